@@ -1,0 +1,505 @@
+"""Actor: one mailbox, one thread, one handler a message class. The only file that touches Pykka.
+
+Pykka gives the thread, the envelope, the future and the registry. What it lacks (spec/actors.md 1.4) stands here: a
+closable mailbox of two lanes, exit reasons, a monitor, synchronous start, names, replies to actors.
+"""
+
+import itertools
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar
+
+import pykka
+from pykka._envelope import Envelope
+
+from aerix.actors.bounds import MAILBOX, START
+from aerix.actors.clock import SYSTEM_CLOCK, Clock, Timer
+from aerix.actors.mailbox import Mailbox, MailboxClosed, MailboxFull, Ready
+from aerix.actors.messages import (
+    CallCancelled,
+    Cancel,
+    Cancelled,
+    DeadlineExceeded,
+    Down,
+    Exit,
+    ExitKind,
+    Gone,
+    Piece,
+    Refused,
+    Reply,
+    Started,
+    StartFailed,
+    Stop,
+    System,
+)
+
+_Handler = TypeVar("_Handler", bound=Callable[..., object])
+_TOKENS = itertools.count(1)
+_CANCELLED_KEPT = 1000  # cancels that came before their request, remembered
+
+
+def on(message: type) -> Callable[[_Handler], _Handler]:
+    """Mark a method as the handler of one message class. What it returns answers an ask or a request."""
+
+    def mark(method: _Handler) -> _Handler:
+        method.__dict__["handles"] = message
+        return method
+
+    return mark
+
+
+class Answer:
+    """Where the answer to a message goes. Whoever holds it must reply or refuse once; later answers are dropped."""
+
+    __slots__ = ("_caller", "_done", "_future", "holder", "token")
+
+    def __init__(self, caller: "Ref | None", future: "pykka.Future[Any] | None", holder: "Ref") -> None:
+        self.token = next(_TOKENS)
+        self.holder = holder
+        """Who works on it now: a cancel goes there."""
+        self._caller = caller
+        self._future = future
+        self._done = False
+
+    def piece(self, value: object) -> None:
+        """Send a part of the answer; an ``ask`` does not see it."""
+        if self._caller is not None and not self._done:
+            self._caller.tell_if_alive(Piece(self.token, value))
+
+    def reply(self, value: object = None) -> None:
+        """Answer."""
+        self._finish(value, None)
+
+    def refuse(self, error: Refused) -> None:
+        """Answer "no"."""
+        self._finish(None, error)
+
+    def _finish(self, value: object, error: Refused | None) -> None:
+        if self._done:
+            return
+        self._done = True
+        if self._caller is not None:
+            self._caller.tell_if_alive(Reply(self.token, value, error))
+        elif self._future is not None and error is None:
+            self._future.set(value)
+        elif self._future is not None:
+            self._future.set_exception((type(error), error, None))  # type: ignore[arg-type]  # error is not None here
+
+
+class Call:
+    """A request that an actor sent and whose answer it will wait for."""
+
+    __slots__ = ("_answer", "done", "error", "token", "value")
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.token = answer.token
+        self.done = False
+        self.value: Any = None
+        self.error: Refused | None = None
+
+    def result(self) -> Any:
+        """The answer; raises the refusal."""
+        assert self.done, "the call is not answered yet: wait for it first"
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def cancel(self) -> None:
+        """Tell whoever works on it that the answer is not wanted; it is still answered."""
+        if not self.done:
+            self._answer.holder.tell_if_alive(CallCancelled(self.token))
+
+
+class Ref:
+    """An actor as others see it. Messages go to this incarnation only; keep the name to find the next one."""
+
+    __slots__ = ("_mailbox", "exit", "gone", "incarnation", "name", "started")
+
+    def __init__(self, name: str, incarnation: int, mailbox: "Mailbox[Envelope[Any]]") -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self._mailbox = mailbox
+        self.started = threading.Event()
+        """Set when ``setup`` is done, or failed."""
+        self.gone = threading.Event()
+        """Set when the actor has ended and cleaned up."""
+        self.exit: Exit | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}#{self.incarnation}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self.gone.is_set()
+
+    @property
+    def queued(self) -> int:
+        """How many messages wait in its mailbox."""
+        return len(self._mailbox)
+
+    def tell(self, message: object) -> None:
+        """Send and go on. Raises Gone, or Refused ``mailbox_full``."""
+        self._put(Envelope(message))
+
+    def tell_if_alive(self, message: System) -> None:
+        """Send a system message; one to an actor that has ended is dropped."""
+        with suppress(MailboxClosed):
+            self._mailbox.put(Envelope(message), system=True)
+
+    def ask(self, message: object, deadline_s: float) -> Any:
+        """Send and block for the answer: for edges (command line, screen, tests), never inside an actor.
+
+        Raises the refusal, Gone, or DeadlineExceeded.
+        """
+        future: pykka.Future[Any] = pykka.ThreadingFuture()
+        self._put(Envelope(message, Answer(None, future, self)))  # type: ignore[arg-type]  # ours in the future's place
+        try:
+            return future.get(timeout=deadline_s)
+        except pykka.Timeout:
+            raise DeadlineExceeded(
+                f"{self.name} did not answer {type(message).__name__} in {deadline_s:g} s"
+            ) from None
+
+    def send(self, message: object, answer: Answer) -> None:
+        """Send with an answer address of one's own. Raises Gone, or Refused ``mailbox_full``."""
+        answer.holder = self
+        self._put(Envelope(message, answer))  # type: ignore[arg-type]  # ours in the future's place
+
+    def _put(self, envelope: "Envelope[Any]") -> None:
+        try:
+            self._mailbox.put(envelope, system=isinstance(envelope.message, System))
+        except MailboxClosed:
+            raise Gone(self.name) from None
+        except MailboxFull:
+            raise Refused(
+                "mailbox_full", f"{self.name} has {self.queued} messages waiting and takes no more"
+            ) from None
+
+    def stop(self, reason: str = "shutdown") -> None:
+        """Ask it to end after what it is doing."""
+        self.tell_if_alive(Stop(reason))
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Ask it to give up what it is doing."""
+        self.tell_if_alive(Cancel(reason))
+
+    def join(self, timeout_s: float) -> Exit | None:
+        """Wait for its end; None when it has not come in time."""
+        return self.exit if self.gone.wait(timeout_s) else None
+
+
+_directory: dict[str, Ref] = {}
+_incarnations: dict[str, int] = {}
+_directory_lock = threading.Lock()
+
+
+def whereis(name: str) -> Ref | None:
+    """The living actor of that name."""
+    return _directory.get(name)
+
+
+class Actor:
+    """A mailbox and a thread. Subclasses mark handlers with ``on``; each runs alone, in the actor's own thread.
+
+    A handler answers with its return value, refuses by raising Refused, and crashes the actor by any other exception
+    (an asker is told). ``later`` and ``forward`` leave the answer to somebody else.
+    """
+
+    clock: Clock = SYSTEM_CLOCK
+    mailbox_limit: int = 0
+    """The user lane's bound; 0 takes the table's."""
+    starts_later: bool = False
+    """Whether the actor itself says when it is up, with ``declare_started``, instead of at the end of ``setup``."""
+
+    name: str
+    ref: Ref
+    _handlers: dict[type, Callable[[Any, Any], object]] = {}  # noqa: RUF012  # made anew for each subclass
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._handlers = dict(cls._handlers)
+        for method in vars(cls).values():
+            if handled := getattr(method, "handles", None):
+                cls._handlers[handled] = method
+
+    # --- what a subclass may define
+
+    def setup(self) -> None:
+        """Begin, in the actor's own thread. An exception is a start error."""
+
+    def teardown(self, exit: Exit) -> None:
+        """Clean up, whatever the end was; the mailbox is closed already."""
+
+    def unhandled(self, message: object) -> object:
+        """Answer a message that has no handler; the default refuses it to its sender."""
+        raise Refused("unknown_message", f"{self.name} takes no {type(message).__name__}")
+
+    # --- what a subclass may call
+
+    def stop(self, kind: ExitKind = "normal", detail: str = "") -> None:
+        """End after this handler."""
+        self._exit = Exit(kind, detail)
+
+    def declare_started(self) -> None:
+        """Say that the actor is up (where ``starts_later``)."""
+        if not self.ref.started.is_set():
+            self._up = True
+            self.ref.started.set()
+            if self._monitor is not None:
+                self._monitor.tell_if_alive(Started(self.name, self.ref.incarnation))
+
+    def later(self) -> Answer:
+        """Take over the answer to the message being handled; the handler's return value is then dropped."""
+        answer = self._answer or Answer(None, None, self.ref)
+        self._answer = None
+        return answer
+
+    def forward(self, ref: Ref, message: object) -> None:
+        """Hand the message's answer on to another actor. Raises Gone or Refused, and then still holds the answer."""
+        answer = self._answer or Answer(None, None, self.ref)
+        ref.send(message, answer)
+        self._answer = None
+
+    def request(self, ref: Ref, message: object) -> Call:
+        """Send a message whose answer comes back here as Piece and Reply. Never raises: a refusal is the answer."""
+        answer = Answer(self.ref, None, ref)
+        call = self._calls[answer.token] = Call(answer)
+        try:
+            ref.send(message, answer)
+        except Refused as error:
+            answer.refuse(error)
+        return call
+
+    def wait(
+        self, *calls: Call, deadline_s: float, on_piece: Callable[[Call, Any], None] | None = None
+    ) -> Call:
+        """Block until one of the calls is answered, and return it; the system lane stays served.
+
+        Raises Cancelled when the actor is cancelled or stopped, DeadlineExceeded. Other messages keep for later.
+        """
+        deadline = monotonic() + deadline_s
+        aside: list[Envelope[Any]] = []
+        try:
+            while True:
+                for call in calls:
+                    if call.done:
+                        return call
+                envelope = self._mailbox.get(max(0.0, deadline - monotonic()), system_only=True)
+                if envelope is None:
+                    raise DeadlineExceeded(f"{self.name} got no answer in {deadline_s:g} s")
+                if not self._serve_wait(envelope.message, on_piece):
+                    aside.append(envelope)
+        finally:
+            if aside:
+                self._mailbox.unget(aside)
+
+    def _serve_wait(self, message: object, on_piece: Callable[[Call, Any], None] | None) -> bool:
+        """Handle a message that came during a wait; False leaves it for later."""
+        match message:
+            case Reply():
+                self._settle(message)
+            case Piece():
+                if on_piece is not None and (call := self._calls.get(message.token)):
+                    on_piece(call, message.value)
+            case Cancel() | Stop():
+                raise Cancelled(message.reason)
+            case Ready():
+                self._mailbox.run(message)
+            case _:
+                return False
+        return True
+
+    def after(self, seconds: float, token: object) -> Timer:
+        """Get Tick(token) after that time."""
+        return self.clock.after(seconds, self.ref, token)
+
+    def watch(
+        self, fileobj: Any, read: Callable[[], None] | None, write: Callable[[], None] | None = None
+    ) -> None:
+        """Run a callback in this thread whenever the descriptor can be read, or written."""
+        self._mailbox.watch(fileobj, read, write)
+
+    def unwatch(self, fileobj: Any) -> None:
+        """Forget a descriptor. Call it before closing the descriptor."""
+        self._mailbox.watch(fileobj, None, None)
+
+    # --- the life of it, run by the shell
+
+    _mailbox: "Mailbox[Envelope[Any]]"
+    _monitor: Ref | None
+    _answer: Answer | None
+    _exit: Exit | None
+    _up: bool
+
+    def _born(self, name: str, monitor: Ref | None) -> None:
+        self.name = name
+        self._monitor = monitor
+        self._answer = None
+        self._exit = None
+        self._up = False
+        self._calls: dict[int, Call] = {}
+        self._cancelled: deque[int] = deque(maxlen=_CANCELLED_KEPT)
+        self._mailbox = Mailbox(self.mailbox_limit or MAILBOX.count, Envelope)
+        with _directory_lock:
+            incarnation = _incarnations[name] = _incarnations.get(name, 0) + 1
+            self.ref = _directory[name] = Ref(name, incarnation, self._mailbox)
+
+    def _live(self) -> None:
+        try:
+            self.setup()
+            if not self.starts_later:
+                self.declare_started()
+            while self._exit is None:
+                envelope = self._mailbox.get()
+                assert envelope is not None
+                self._handle(envelope)
+        except Cancelled as cancelled:
+            self._exit = Exit("shutdown", cancelled.reason)
+        except BaseException:  # noqa: BLE001  # whatever it was ends this actor only; the monitor is told
+            self._exit = Exit("crash", traceback.format_exc())
+        self._end(self._exit)
+
+    def _handle(self, envelope: "Envelope[Any]") -> None:
+        message = envelope.message
+        if type(message) is Ready:
+            self._mailbox.run(message)
+            return
+        answer: Answer | None = envelope.reply_to  # type: ignore[assignment]  # ours in the future's place
+        if answer is not None and answer.token in self._cancelled:
+            answer.refuse(Refused("cancelled", "cancelled before it began"))
+            return
+        self._answer = answer
+        try:
+            value = self._dispatch(message)
+        except Refused as refusal:
+            if self._answer is not None:
+                self._answer.refuse(refusal)
+            else:
+                self._note_refusal(message, refusal)
+        except Cancelled as cancelled:
+            if self._answer is not None:
+                self._answer.refuse(Refused("cancelled", f"{self.name}: {cancelled.reason}"))
+            raise
+        except BaseException as error:
+            if self._answer is not None:
+                self._answer.refuse(
+                    Refused("crashed", f"{self.name} crashed: {type(error).__name__}: {error}")
+                )
+            raise
+        else:
+            if self._answer is not None:
+                self._answer.reply(value)
+        finally:
+            self._answer = None
+
+    def _dispatch(self, message: object) -> object:
+        kind = type(message)
+        if kind is Reply:
+            self._settle(message)  # type: ignore[arg-type]  # its type was just compared
+        elif kind is CallCancelled:
+            self._cancelled.append(message.token)  # type: ignore[attr-defined]
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            return handler(self, message)
+        if kind is Stop or kind is Cancel:
+            self.stop("shutdown", message.reason)  # type: ignore[attr-defined]
+            return None
+        return None if isinstance(message, System) else self.unhandled(message)
+
+    def _settle(self, reply: Reply) -> None:
+        call = self._calls.pop(reply.token, None)
+        if call is not None:
+            call.done, call.value, call.error = True, reply.value, reply.error
+
+    def _note_refusal(self, message: object, refusal: Refused) -> None:
+        from aerix.actors.log import log
+
+        log(
+            "actor.refused",
+            level="warning",
+            actor=self.name,
+            message=type(message).__name__,
+            error=str(refusal),
+        )
+
+    def _end(self, exit: Exit) -> None:
+        rest = self._mailbox.close()
+        for call in self._calls.values():
+            call.cancel()
+        for envelope in rest:
+            if envelope.reply_to is not None:
+                envelope.reply_to.refuse(Gone(self.name))  # type: ignore[attr-defined]
+        try:
+            self.teardown(exit)
+        except BaseException:  # noqa: BLE001  # a failed clean-up is a crash; the monitor is told
+            exit = Exit("crash", traceback.format_exc())
+        with _directory_lock:
+            if _directory.get(self.name) is self.ref:
+                del _directory[self.name]
+        if exit.kind == "crash":
+            self._note_crash(exit)
+        self.ref.exit = exit
+        self.ref.gone.set()
+        self.ref.started.set()
+        if self._monitor is not None:
+            self._monitor.tell_if_alive(Down(self.name, self.ref.incarnation, exit, self._up))
+
+    def _note_crash(self, exit: Exit) -> None:
+        from aerix.actors.log import log
+
+        log(
+            "actor.crashed",
+            level="error",
+            actor=self.name,
+            incarnation=self.ref.incarnation,
+            error=exit.detail,
+        )
+
+
+class _Shell(pykka.ThreadingActor):
+    """The Pykka actor around ours: it gives the thread and the registry, and none of its own rules."""
+
+    use_daemon_thread = True
+
+    def __init__(self, actor: Actor) -> None:
+        self._body = actor
+        super().__init__()
+
+    def _create_actor_inbox(self) -> Any:  # type: ignore[override]  # a method here: the body made the mailbox
+        return self._body._mailbox  # noqa: SLF001
+
+    def _start_actor_loop(self) -> None:
+        threading.Thread(target=self._actor_loop, name=self._body.name, daemon=True).start()
+
+    def _actor_loop(self) -> None:
+        try:
+            self._body._live()  # noqa: SLF001
+        finally:
+            self.actor_stopped.set()
+            pykka.ActorRegistry.unregister(self.actor_ref)
+
+
+def launch(actor: Actor, name: str, monitor: Ref | None = None) -> Ref:
+    """Start an actor and return at once; ``monitor`` is told Started, and Down at its end."""
+    actor._born(name, monitor)  # noqa: SLF001
+    _Shell.start(actor)
+    return actor.ref
+
+
+def start(actor: Actor, name: str, monitor: Ref | None = None, start_timeout_s: float | None = None) -> Ref:
+    """Start an actor and wait until it is up. Raises StartFailed; one that is not up in time is stopped."""
+    ref = launch(actor, name, monitor)
+    limit = START.value if start_timeout_s is None else start_timeout_s
+    if not ref.started.wait(limit):
+        ref.stop("start timeout")
+        raise StartFailed(f"{name} was not up in {limit:g} s")
+    if not actor._up:  # noqa: SLF001
+        detail = ref.exit.detail if ref.exit is not None else ""
+        raise StartFailed(f"{name} did not start: {detail.strip().rpartition(chr(10))[2]}")
+    return ref

@@ -1,0 +1,184 @@
+"""A mailbox of two lanes: system messages overtake user messages; bounded, closable.
+
+Pykka's own inbox loses an ask that is put while its actor drains (spec/actors.md 1.5, trap 1). A closed mailbox
+refuses instead, so every envelope is either handled or refused, never lost.
+"""
+
+import os
+import select
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+E = TypeVar("E")
+
+_IO_EVERY = 32  # messages handled in a row before the descriptors are looked at
+
+
+class MailboxClosed(Exception):
+    """The actor has ended; nothing put here would ever be handled."""
+
+
+class MailboxFull(Exception):
+    """The user lane holds as many messages as it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Descriptors of this actor that can be read or written; ``Mailbox.run`` runs their callbacks."""
+
+    events: tuple[tuple[int, int], ...]
+
+
+class Mailbox(Generic[E]):
+    """Envelopes for one actor. Any thread puts; only the actor's own thread gets, watches and closes."""
+
+    def __init__(self, limit: int, of_ready: Callable[[Ready], E]) -> None:
+        """``limit`` bounds the user lane; ``of_ready`` wraps descriptor readiness into an envelope."""
+        self._limit = limit
+        self._of_ready = of_ready
+        self._system: deque[E] = deque()
+        self._user: deque[E] = deque()
+        self._lock = threading.Lock()
+        self._filled = threading.Condition(self._lock)
+        self._closed = False
+        self._waiting = False
+        self._poller: _Poller | None = None
+        self._in_a_row = 0
+
+    def __len__(self) -> int:
+        return len(self._system) + len(self._user)
+
+    def put(self, envelope: E, *, system: bool = False) -> None:
+        """Add an envelope. Raises MailboxClosed, or MailboxFull on the user lane."""
+        with self._lock:
+            if self._closed:
+                raise MailboxClosed
+            if system:
+                self._system.append(envelope)
+            else:
+                if len(self._user) >= self._limit:
+                    raise MailboxFull
+                self._user.append(envelope)
+            if self._waiting:
+                self._waiting = False
+                if self._poller is None:
+                    self._filled.notify()
+                else:
+                    self._poller.wake()
+
+    def get(self, timeout_s: float | None = None, *, system_only: bool = False) -> E | None:
+        """The next envelope, system lane first; None when ``timeout_s`` ran out."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        while True:
+            if self._poller is not None and self._in_a_row >= _IO_EVERY:
+                self._in_a_row = 0
+                if ready := self._poller.poll(0.0):
+                    return self._of_ready(ready)
+            with self._lock:
+                if self._system:
+                    self._in_a_row += 1
+                    return self._system.popleft()
+                if self._user and not system_only:
+                    self._in_a_row += 1
+                    return self._user.popleft()
+                left = None if deadline is None else deadline - monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._waiting = True
+                if self._poller is None:
+                    self._filled.wait(left)
+                    self._waiting = False
+                    continue
+            self._in_a_row = 0
+            ready = self._poller.poll(left)
+            self._waiting = False
+            if ready:
+                return self._of_ready(ready)
+
+    def unget(self, envelopes: list[E]) -> None:
+        """Put envelopes back at the head of the system lane, in order, as a wait that set them aside does."""
+        with self._lock:
+            self._system.extendleft(reversed(envelopes))
+
+    def close(self) -> list[E]:
+        """Refuse everything from now on; returns what was waiting, for the actor to refuse."""
+        with self._lock:
+            self._closed = True
+            rest = [*self._system, *self._user]
+            self._system.clear()
+            self._user.clear()
+            poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.close()
+        return rest
+
+    def watch(self, fileobj: Any, read: Callable[[], None] | None, write: Callable[[], None] | None) -> None:
+        """Run ``read`` or ``write`` in the actor's thread whenever the descriptor is ready; both None forgets it."""
+        if self._poller is None:
+            with self._lock:
+                self._poller = _Poller()
+        self._poller.watch(fileobj, read, write)
+
+    def run(self, ready: Ready) -> None:
+        """Run the callbacks of ready descriptors; one that an earlier callback stopped watching is passed over."""
+        for fd, event in ready.events:
+            if self._poller is not None and (callback := self._poller.callback(fd, event)):
+                callback()
+
+
+class _Poller:
+    """epoll over an actor's descriptors and an eventfd that wakes it for a message."""
+
+    def __init__(self) -> None:
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector = selectors.EpollSelector()
+        self._selector.register(self._wake, selectors.EVENT_READ, (None, None))
+
+    def wake(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def poll(self, timeout_s: float | None) -> Ready | None:
+        events: list[tuple[int, int]] = []
+        for key, mask in self._selector.select(timeout_s):
+            if key.fd == self._wake:
+                os.eventfd_read(self._wake)
+                continue
+            events.extend(
+                (key.fd, bit) for bit in (selectors.EVENT_READ, selectors.EVENT_WRITE) if mask & bit
+            )
+        return Ready(tuple(events)) if events else None
+
+    def callback(self, fd: int, event: int) -> Callable[[], None] | None:
+        key = self._selector.get_map().get(fd)
+        if key is None:
+            return None
+        read, write = key.data
+        callback: Callable[[], None] | None = read if event == selectors.EVENT_READ else write
+        return callback
+
+    def watch(self, fileobj: Any, read: Callable[[], None] | None, write: Callable[[], None] | None) -> None:
+        mask = (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
+        known = fileobj in self._selector.get_map()
+        if mask == 0:
+            if known:
+                self._selector.unregister(fileobj)
+        elif known:
+            self._selector.modify(fileobj, mask, (read, write))
+        else:
+            self._selector.register(fileobj, mask, (read, write))
+
+    def close(self) -> None:
+        self._selector.close()
+        os.close(self._wake)
+
+
+def wait_readable(fileobj: Any, timeout_s: float | None) -> bool:
+    """Whether one descriptor became readable in time; for the single-threaded end of a child's channel."""
+    poll = select.poll()
+    poll.register(fileobj, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else max(0, timeout_s * 1000)))

@@ -1,0 +1,130 @@
+"""Calls that only Linux has: pidfd, prctl, and the list of a process's descendants in /proc."""
+
+import ctypes
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from aerix.actors.bounds import SWEEPS
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def pidfd_open(pid: int) -> int:
+    """A descriptor that becomes readable when the process ends. The caller closes it."""
+    fd = os.pidfd_open(pid)
+    os.set_inheritable(fd, False)
+    return fd
+
+
+def die_with_parent(sig: signal.Signals, parent: int) -> None:
+    """Get ``sig`` when the thread that started this process ends; end at once where that was before this call."""
+    _prctl(_PR_SET_PDEATHSIG, int(sig))
+    if os.getppid() != parent:
+        os._exit(70)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants' orphans, so that they can be found and ended."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def signal_group(leader: int, sig: signal.Signals) -> bool:
+    """Signal a process group; whether there was anything left in it."""
+    try:
+        os.killpg(leader, sig)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process, of all its threads."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below ``pid``, parents before children."""
+    found: list[int] = []
+    todo = children(pid)
+    while todo:
+        child = todo.pop(0)
+        found.append(child)
+        todo += children(child)
+    return found
+
+
+def sweep(spare: frozenset[int] = frozenset()) -> list[int]:
+    """Kill every descendant of this process but ``spare`` and theirs, until none is left; returns whom it killed.
+
+    For a process that adopts orphans: whoever left its group or session is still found here. A process that keeps
+    forking could outrun one round, so there are several, each stopping all it sees before it kills them.
+    """
+    killed: list[int] = []
+    for _ in range(SWEEPS.count):
+        targets = _living(os.getpid(), spare)
+        if not targets:
+            break
+        for pid in targets:
+            _signal(pid, signal.SIGSTOP)
+        ended = [pid for pid in targets if _signal(pid, signal.SIGKILL)]
+        for pid in ended:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        killed += ended
+    return killed
+
+
+def _signal(pid: int, sig: signal.Signals) -> bool:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, sig)
+        return True
+    return False
+
+
+def _living(root: int, spare: frozenset[int]) -> list[int]:
+    found: list[int] = []
+    todo = [pid for pid in children(root) if pid not in spare]
+    while todo:
+        child = todo.pop(0)
+        if _is_zombie(child):
+            with suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
+        else:
+            found.append(child)
+        todo += children(child)
+    return found
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
+
+
+def peer_uid(sock: object) -> int:
+    """The user id at the other end of a Unix socket."""
+    import socket
+    import struct
+
+    assert isinstance(sock, socket.socket)
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", data)
+    return int(uid)

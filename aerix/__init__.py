@@ -1,0 +1,1 @@
+"""Aerix: a terminal coding agent for models that run on your own machine."""
