@@ -23,11 +23,19 @@ from aerix.actors.messages import (
     System,
     Tick,
 )
-from aerix.actors.supervisor import ChildSpec, Intensity, RestartWindow, StartChild, StopChild, Supervisor
+from aerix.actors.supervisor import (
+    ChildSpec,
+    FindChild,
+    Intensity,
+    RestartWindow,
+    StartChild,
+    StopChild,
+    Supervisor,
+)
 
 __all__ = [
     "Actor", "Answer", "Bound", "Call", "CallCancelled", "Cancel", "Cancelled", "ChildSpec", "Clock",
-    "DeadlineExceeded", "Down", "Exit", "Gone", "Intensity", "ManualClock", "Outcome", "Piece", "Ref", "Refused",
+    "DeadlineExceeded", "Down", "Exit", "FindChild", "Gone", "Intensity", "ManualClock", "Outcome", "Piece", "Ref", "Refused",
     "Reply", "RestartWindow", "StartChild", "StartFailed", "Started", "Stop", "StopChild", "Supervisor", "System",
     "Tick", "Timer", "launch", "on", "start", "whereis",
 ]  # fmt: skip

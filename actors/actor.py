@@ -5,9 +5,9 @@ closable mailbox of two lanes, exit reasons, a monitor, synchronous start, names
 """
 
 import itertools
+import queue
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
@@ -39,7 +39,6 @@ from aerix.actors.messages import (
 
 _Handler = TypeVar("_Handler", bound=Callable[..., object])
 _TOKENS = itertools.count(1)
-_CANCELLED_KEPT = 1000  # cancels that came before their request, remembered
 
 
 def on(message: type) -> Callable[[_Handler], _Handler]:
@@ -55,14 +54,17 @@ def on(message: type) -> Callable[[_Handler], _Handler]:
 class Answer:
     """Where the answer to a message goes. Whoever holds it must reply or refuse once; later answers are dropped."""
 
-    __slots__ = ("_caller", "_done", "_future", "holder", "token")
+    __slots__ = ("_caller", "_done", "_future", "_kept_in", "cancelled", "holder", "token")
 
     def __init__(self, caller: "Ref | None", future: "pykka.Future[Any] | None", holder: "Ref") -> None:
         self.token = next(_TOKENS)
         self.holder = holder
         """Who works on it now: a cancel goes there."""
+        self.cancelled = False
+        """Whether the caller does not want it any more; a handler that works long may look."""
         self._caller = caller
         self._future = future
+        self._kept_in: set[Answer] | None = None
         self._done = False
 
     def piece(self, value: object) -> None:
@@ -78,16 +80,31 @@ class Answer:
         """Answer "no"."""
         self._finish(None, error)
 
+    def keep(self, among: "set[Answer]") -> None:
+        """Stand among the answers that an actor owes, until it is given."""
+        self._kept_in = among
+        among.add(self)
+
+    def give_up(self) -> None:
+        """The caller's end: tell whoever works on it that the answer is not wanted."""
+        # The flag first: whoever is being handed the message right now sees it, and any other holder is told.
+        self.cancelled = True
+        self.holder.tell_if_alive(CallCancelled(self.token))
+
     def _finish(self, value: object, error: Refused | None) -> None:
         if self._done:
             return
         self._done = True
+        if self._kept_in is not None:
+            self._kept_in.discard(self)
         if self._caller is not None:
             self._caller.tell_if_alive(Reply(self.token, value, error))
-        elif self._future is not None and error is None:
-            self._future.set(value)
         elif self._future is not None:
-            self._future.set_exception((type(error), error, None))  # type: ignore[arg-type]  # error is not None here
+            with suppress(queue.Full):  # another thread was first
+                if error is None:
+                    self._future.set(value)
+                else:
+                    self._future.set_exception((type(error), error, None))
 
 
 class Call:
@@ -112,13 +129,13 @@ class Call:
     def cancel(self) -> None:
         """Tell whoever works on it that the answer is not wanted; it is still answered."""
         if not self.done:
-            self._answer.holder.tell_if_alive(CallCancelled(self.token))
+            self._answer.give_up()
 
 
 class Ref:
     """An actor as others see it. Messages go to this incarnation only; keep the name to find the next one."""
 
-    __slots__ = ("_mailbox", "exit", "gone", "incarnation", "name", "started")
+    __slots__ = ("_mailbox", "exit", "gone", "incarnation", "name", "refusal", "started")
 
     def __init__(self, name: str, incarnation: int, mailbox: "Mailbox[Envelope[Any]]") -> None:
         self.name = name
@@ -129,6 +146,8 @@ class Ref:
         self.gone = threading.Event()
         """Set when the actor has ended and cleaned up."""
         self.exit: Exit | None = None
+        self.refusal: Refused | None = None
+        """What ``setup`` refused with, where that is why it did not start."""
 
     def __repr__(self) -> str:
         return f"<{self.name}#{self.incarnation}>"
@@ -155,21 +174,27 @@ class Ref:
     def ask(self, message: object, deadline_s: float) -> Any:
         """Send and block for the answer: for edges (command line, screen, tests), never inside an actor.
 
-        Raises the refusal, Gone, or DeadlineExceeded.
+        Raises the refusal, Gone, or DeadlineExceeded, which also cancels what was asked.
         """
         future: pykka.Future[Any] = pykka.ThreadingFuture()
-        self._put(Envelope(message, Answer(None, future, self)))  # type: ignore[arg-type]  # ours in the future's place
+        answer = Answer(None, future, self)
+        self.send(message, answer)
         try:
             return future.get(timeout=deadline_s)
         except pykka.Timeout:
+            answer.give_up()
             raise DeadlineExceeded(
                 f"{self.name} did not answer {type(message).__name__} in {deadline_s:g} s"
             ) from None
 
     def send(self, message: object, answer: Answer) -> None:
         """Send with an answer address of one's own. Raises Gone, or Refused ``mailbox_full``."""
-        answer.holder = self
-        self._put(Envelope(message, answer))  # type: ignore[arg-type]  # ours in the future's place
+        before, answer.holder = answer.holder, self
+        try:
+            self._put(Envelope(message, answer))  # type: ignore[arg-type]  # ours in the future's place
+        except Refused:
+            answer.holder = before
+            raise
 
     def _put(self, envelope: "Envelope[Any]") -> None:
         try:
@@ -181,9 +206,9 @@ class Ref:
                 "mailbox_full", f"{self.name} has {self.queued} messages waiting and takes no more"
             ) from None
 
-    def stop(self, reason: str = "shutdown") -> None:
-        """Ask it to end after what it is doing."""
-        self.tell_if_alive(Stop(reason))
+    def stop(self, reason: str = "shutdown", *, force: bool = False) -> None:
+        """Ask it to end after what it is doing; with ``force``, to kill its process."""
+        self.tell_if_alive(Stop(reason, force))
 
     def cancel(self, reason: str = "cancelled") -> None:
         """Ask it to give up what it is doing."""
@@ -195,7 +220,7 @@ class Ref:
 
 
 _directory: dict[str, Ref] = {}
-_incarnations: dict[str, int] = {}
+_incarnations = itertools.count(1)
 _directory_lock = threading.Lock()
 
 
@@ -223,10 +248,13 @@ class Actor:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._handlers = dict(cls._handlers)
-        for method in vars(cls).values():
-            if handled := getattr(method, "handles", None):
-                cls._handlers[handled] = method
+        # By the method's name, so that one which overrides a handler is the handler.
+        cls._handlers = {
+            method.handles: getattr(cls, name)
+            for base in reversed(cls.__mro__)
+            for name, method in vars(base).items()
+            if "handles" in getattr(method, "__dict__", ())
+        }
 
     # --- what a subclass may define
 
@@ -258,6 +286,7 @@ class Actor:
         """Take over the answer to the message being handled; the handler's return value is then dropped."""
         answer = self._answer or Answer(None, None, self.ref)
         self._answer = None
+        answer.keep(self._owed)
         return answer
 
     def forward(self, ref: Ref, message: object) -> None:
@@ -281,8 +310,11 @@ class Actor:
     ) -> Call:
         """Block until one of the calls is answered, and return it; the system lane stays served.
 
-        Raises Cancelled when the actor is cancelled or stopped, DeadlineExceeded. Other messages keep for later.
+        ``deadline_s`` counts silence: a piece begins it anew. Raises Cancelled when the actor is cancelled or stopped
+        (a stop that is caught here is obeyed after the handler), DeadlineExceeded. Other messages, answers to other
+        calls among them, keep for later.
         """
+        tokens = {call.token for call in calls}
         deadline = monotonic() + deadline_s
         aside: list[Envelope[Any]] = []
         try:
@@ -293,18 +325,25 @@ class Actor:
                 envelope = self._mailbox.get(max(0.0, deadline - monotonic()), system_only=True)
                 if envelope is None:
                     raise DeadlineExceeded(f"{self.name} got no answer in {deadline_s:g} s")
-                if not self._serve_wait(envelope.message, on_piece):
+                message = envelope.message
+                if type(message) is Stop:
+                    self._stopped = envelope
+                elif type(message) is Piece and message.token in tokens:
+                    deadline = monotonic() + deadline_s
+                if not self._serve_wait(message, tokens, on_piece):
                     aside.append(envelope)
         finally:
             if aside:
                 self._mailbox.unget(aside)
 
-    def _serve_wait(self, message: object, on_piece: Callable[[Call, Any], None] | None) -> bool:
-        """Handle a message that came during a wait; False leaves it for later."""
+    def _serve_wait(
+        self, message: object, tokens: set[int], on_piece: Callable[[Call, Any], None] | None
+    ) -> bool:
+        """Handle a message that came during a wait for these calls; False leaves it for later."""
         match message:
-            case Reply():
+            case Reply() if message.token in tokens:
                 self._settle(message)
-            case Piece():
+            case Piece() if message.token in tokens:
                 if on_piece is not None and (call := self._calls.get(message.token)):
                     on_piece(call, message.value)
             case Cancel() | Stop():
@@ -335,6 +374,7 @@ class Actor:
     _monitor: Ref | None
     _answer: Answer | None
     _exit: Exit | None
+    _stopped: "Envelope[Any] | None"
     _up: bool
 
     def _born(self, name: str, monitor: Ref | None) -> None:
@@ -342,13 +382,13 @@ class Actor:
         self._monitor = monitor
         self._answer = None
         self._exit = None
+        self._stopped = None  # the stop that ended a wait
         self._up = False
         self._calls: dict[int, Call] = {}
-        self._cancelled: deque[int] = deque(maxlen=_CANCELLED_KEPT)
+        self._owed: set[Answer] = set()  # taken over by ``later``
         self._mailbox = Mailbox(self.mailbox_limit or MAILBOX.count, Envelope)
         with _directory_lock:
-            incarnation = _incarnations[name] = _incarnations.get(name, 0) + 1
-            self.ref = _directory[name] = Ref(name, incarnation, self._mailbox)
+            self.ref = _directory[name] = Ref(name, next(_incarnations), self._mailbox)
 
     def _live(self) -> None:
         try:
@@ -356,11 +396,14 @@ class Actor:
             if not self.starts_later:
                 self.declare_started()
             while self._exit is None:
-                envelope = self._mailbox.get()
+                envelope, self._stopped = self._stopped or self._mailbox.get(), None
                 assert envelope is not None
                 self._handle(envelope)
         except Cancelled as cancelled:
             self._exit = Exit("shutdown", cancelled.reason)
+        except Refused as refusal:  # of setup: a handler's is answered where it is raised
+            self.ref.refusal = refusal
+            self._exit = Exit("crash", refusal.message)
         except BaseException:  # noqa: BLE001  # whatever it was ends this actor only; the monitor is told
             self._exit = Exit("crash", traceback.format_exc())
         self._end(self._exit)
@@ -371,7 +414,7 @@ class Actor:
             self._mailbox.run(message)
             return
         answer: Answer | None = envelope.reply_to  # type: ignore[assignment]  # ours in the future's place
-        if answer is not None and answer.token in self._cancelled:
+        if answer is not None and answer.cancelled:
             answer.refuse(Refused("cancelled", "cancelled before it began"))
             return
         self._answer = answer
@@ -388,9 +431,8 @@ class Actor:
             raise
         except BaseException as error:
             if self._answer is not None:
-                self._answer.refuse(
-                    Refused("crashed", f"{self.name} crashed: {type(error).__name__}: {error}")
-                )
+                why = traceback.format_exception_only(error)[-1].strip()
+                self._answer.refuse(Refused("crashed", f"{self.name} crashed: {why}"))
             raise
         else:
             if self._answer is not None:
@@ -402,8 +444,6 @@ class Actor:
         kind = type(message)
         if kind is Reply:
             self._settle(message)  # type: ignore[arg-type]  # its type was just compared
-        elif kind is CallCancelled:
-            self._cancelled.append(message.token)  # type: ignore[attr-defined]
         handler = self._handlers.get(kind)
         if handler is not None:
             return handler(self, message)
@@ -430,6 +470,11 @@ class Actor:
 
     def _end(self, exit: Exit) -> None:
         rest = self._mailbox.close()
+        if self._stopped is not None:
+            rest.append(self._stopped)
+        with _directory_lock:
+            if _directory.get(self.name) is self.ref:
+                del _directory[self.name]
         for call in self._calls.values():
             call.cancel()
         for envelope in rest:
@@ -439,9 +484,9 @@ class Actor:
             self.teardown(exit)
         except BaseException:  # noqa: BLE001  # a failed clean-up is a crash; the monitor is told
             exit = Exit("crash", traceback.format_exc())
-        with _directory_lock:
-            if _directory.get(self.name) is self.ref:
-                del _directory[self.name]
+        for answer in list(self._owed):
+            if answer.holder is self.ref:
+                answer.refuse(Gone(self.name))
         if exit.kind == "crash":
             self._note_crash(exit)
         self.ref.exit = exit
@@ -475,14 +520,25 @@ class _Shell(pykka.ThreadingActor):
         return self._body._mailbox  # noqa: SLF001
 
     def _start_actor_loop(self) -> None:
-        threading.Thread(target=self._actor_loop, name=self._body.name, daemon=True).start()
+        thread = threading.Thread(target=self._actor_loop, name=self._body.name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more threads: an end like any other
+            self._end(Exit("crash", f"no thread could be started for it: {error}"))
 
     def _actor_loop(self) -> None:
         try:
             self._body._live()  # noqa: SLF001
         finally:
-            self.actor_stopped.set()
-            pykka.ActorRegistry.unregister(self.actor_ref)
+            self._forget()
+
+    def _end(self, exit: Exit) -> None:
+        self._body._end(exit)  # noqa: SLF001
+        self._forget()
+
+    def _forget(self) -> None:
+        self.actor_stopped.set()
+        pykka.ActorRegistry.unregister(self.actor_ref)
 
 
 def launch(actor: Actor, name: str, monitor: Ref | None = None) -> Ref:
@@ -493,12 +549,14 @@ def launch(actor: Actor, name: str, monitor: Ref | None = None) -> Ref:
 
 
 def start(actor: Actor, name: str, monitor: Ref | None = None, start_timeout_s: float | None = None) -> Ref:
-    """Start an actor and wait until it is up. Raises StartFailed; one that is not up in time is stopped."""
+    """Start an actor and wait until it is up. Raises what ``setup`` refused with, or StartFailed; a late one is stopped."""
     ref = launch(actor, name, monitor)
     limit = START.value if start_timeout_s is None else start_timeout_s
     if not ref.started.wait(limit):
         ref.stop("start timeout")
         raise StartFailed(f"{name} was not up in {limit:g} s")
+    if ref.refusal is not None:
+        raise ref.refusal
     if not actor._up:  # noqa: SLF001
         detail = ref.exit.detail if ref.exit is not None else ""
         raise StartFailed(f"{name} did not start: {detail.strip().rpartition(chr(10))[2]}")

@@ -67,9 +67,11 @@ START = Bound("actor.start", 30, "seconds", "supervisor", "kill", "failed: did n
 CHILD_STOP = Bound("child.stop", 2, "seconds to TERM", "process actor", "kill", "killed: SIGTERM")
 CHILD_TERM = Bound("child.term", 2, "seconds to KILL", "process actor", "kill", "killed: SIGKILL")
 CHILD_STDERR = Bound("child.stderr", 4096, "bytes kept", "process actor", "cut", "the last bytes, in Down")
-CHILD_PING = Bound("child.ping", 10, "seconds", "process actor", "kill", "killed: no answer to pings")
+CHILD_PING = Bound(
+    "child.ping", 10, "seconds", "process actor", "kill", "killed: no answer to pings", built=False
+)
 CHILD_PINGS_MISSED = Bound(
-    "child.pings-missed", 3, "pings", "process actor", "kill", "killed: no answer to pings"
+    "child.pings-missed", 3, "pings", "process actor", "kill", "killed: no answer to pings", built=False
 )
 SWEEPS = Bound("child.sweeps", 20, "rounds", "process actor", "stop", "a process outlived its runner")
 

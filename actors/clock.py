@@ -11,15 +11,17 @@ from aerix.actors.messages import Tick
 if TYPE_CHECKING:
     from aerix.actors.actor import Ref
 
+_SWEEP_FROM = 64  # timers; twice what was alive at the last sweep after that
+
 
 class Timer:
     """One timer; it tells ``Tick(token)`` once, unless it was cancelled."""
 
-    __slots__ = ("_ref", "_token", "cancelled")
+    __slots__ = ("_ref", "cancelled", "token")
 
     def __init__(self, ref: "Ref", token: object) -> None:
         self._ref = ref
-        self._token = token
+        self.token = token
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -29,7 +31,7 @@ class Timer:
     def fire(self) -> None:
         """Tell the actor, unless cancelled."""
         if not self.cancelled:
-            self._ref.tell_if_alive(Tick(self._token))
+            self._ref.tell_if_alive(Tick(self.token))
 
 
 class Clock(Protocol):
@@ -49,6 +51,7 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer]] = []
+        self._sweep_at = _SWEEP_FROM
         self._order = itertools.count()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -61,6 +64,7 @@ class SystemClock:
         """Tell ``ref`` Tick(token) in that many seconds."""
         timer = Timer(ref, token)
         with self._changed:
+            self._forget_cancelled()
             heapq.heappush(self._heap, (monotonic() + seconds, next(self._order), timer))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="clock", daemon=True)
@@ -68,6 +72,13 @@ class SystemClock:
             elif self._heap[0][2] is timer:
                 self._changed.notify()
         return timer
+
+    def _forget_cancelled(self) -> None:
+        """Long deadlines that are set and cancelled with every message must not pile up until they would be due."""
+        if len(self._heap) >= self._sweep_at:
+            self._heap = [entry for entry in self._heap if not entry[2].cancelled]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
 
     def _run(self) -> None:
         while True:

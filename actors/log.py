@@ -26,7 +26,7 @@ def log(event: str, *, level: Level = "info", **fields: Any) -> None:
     if _FILE in os.environ and _RANK[level] >= _RANK.get(os.environ.get(_LEVEL, "info"), 20):
         try:
             getattr(_logger(os.environ[_FILE]), level)(event, **fields)
-        except OSError:
+        except Exception:  # noqa: BLE001  # a full disk, a value whose repr fails: nobody could be told
             return
 
 

@@ -31,7 +31,7 @@ class MailboxFull(Exception):
 class Ready:
     """Descriptors of this actor that can be read or written; ``Mailbox.run`` runs their callbacks."""
 
-    events: tuple[tuple[int, int], ...]
+    events: tuple[tuple[selectors.SelectorKey, int], ...]
 
 
 class Mailbox(Generic[E]):
@@ -126,8 +126,8 @@ class Mailbox(Generic[E]):
 
     def run(self, ready: Ready) -> None:
         """Run the callbacks of ready descriptors; one that an earlier callback stopped watching is passed over."""
-        for fd, event in ready.events:
-            if self._poller is not None and (callback := self._poller.callback(fd, event)):
+        for key, event in ready.events:
+            if self._poller is not None and (callback := self._poller.callback(key, event)):
                 callback()
 
 
@@ -143,19 +143,17 @@ class _Poller:
         os.eventfd_write(self._wake, 1)
 
     def poll(self, timeout_s: float | None) -> Ready | None:
-        events: list[tuple[int, int]] = []
+        events: list[tuple[selectors.SelectorKey, int]] = []
         for key, mask in self._selector.select(timeout_s):
             if key.fd == self._wake:
                 os.eventfd_read(self._wake)
                 continue
-            events.extend(
-                (key.fd, bit) for bit in (selectors.EVENT_READ, selectors.EVENT_WRITE) if mask & bit
-            )
+            events.extend((key, bit) for bit in (selectors.EVENT_READ, selectors.EVENT_WRITE) if mask & bit)
         return Ready(tuple(events)) if events else None
 
-    def callback(self, fd: int, event: int) -> Callable[[], None] | None:
-        key = self._selector.get_map().get(fd)
-        if key is None:
+    def callback(self, key: selectors.SelectorKey, event: int) -> Callable[[], None] | None:
+        # Watched anew since (its number may be another descriptor's now): what is ready is told again.
+        if self._selector.get_map().get(key.fd) is not key:
             return None
         read, write = key.data
         callback: Callable[[], None] | None = read if event == selectors.EVENT_READ else write

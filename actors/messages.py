@@ -59,9 +59,10 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Stop(System):
-    """End after the handler that is running."""
+    """End after the handler that is running. ``force``: a grace has run out; who owns a process kills it."""
 
     reason: str = "shutdown"
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,15 @@ def signal_group(leader: int, sig: signal.Signals) -> bool:
         os.killpg(leader, sig)
     except ProcessLookupError:
         return False
+    except PermissionError:  # only what belongs to another user is left of it
+        return True
     return True
+
+
+def signal_process(pidfd: int, sig: signal.Signals) -> None:
+    """Signal exactly that process; one that has ended is passed over."""
+    with suppress(ProcessLookupError, PermissionError):
+        signal.pidfd_send_signal(pidfd, sig)
 
 
 def children(pid: int) -> list[int]:

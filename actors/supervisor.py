@@ -12,7 +12,7 @@ from typing import Literal
 from aerix.actors.actor import Actor, Answer, Ref, launch, on
 from aerix.actors.bounds import GRACE, RESTART_DELAY, RESTART_WINDOW, RESTARTS, START
 from aerix.actors.clock import Timer
-from aerix.actors.messages import Down, Exit, Refused, Started, Stop, Tick
+from aerix.actors.messages import Cancel, Down, Exit, Refused, Started, Stop, Tick
 
 Restart = Literal["permanent", "transient", "temporary"]
 Strategy = Literal["one_for_one", "rest_for_one", "one_for_all"]
@@ -26,7 +26,8 @@ class ChildSpec:
     build: Callable[[], Actor]
     restart: Restart = "permanent"
     grace_s: float | None = field(default_factory=lambda: GRACE.value)
-    """Seconds between asking it to stop and abandoning it; None waits (for a supervisor, whose children are bounded)."""
+    """Seconds between asking it to stop and abandoning it, its process killed; None waits (for a supervisor, whose
+    children are bounded)."""
     start_timeout_s: float = field(default_factory=lambda: START.value)
     significant: bool = False
     """Whether the supervisor ends, in order, when this child ends."""
@@ -76,6 +77,13 @@ class StopChild:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class FindChild:
+    """Asks for a child's Ref: answered when it is up, also after a restart; refused with ``no_child``."""
+
+    name: str
+
+
 @dataclass(slots=True)
 class _Child:
     spec: ChildSpec
@@ -87,6 +95,7 @@ class _Child:
     ref: Ref | None = None
     timer: Timer | None = None
     starting: Answer | None = None
+    awaited: list[Answer] = field(default_factory=list)
     stopped: list[Answer] = field(default_factory=list)
     restarts: int = 0
 
@@ -172,6 +181,16 @@ class Supervisor(Actor):
         self._unwant(child)
         self._advance()
 
+    @on(FindChild)
+    def _find(self, message: FindChild) -> Ref | None:
+        child = self._children.get(message.name)
+        if child is None or not child.wanted:
+            raise Refused("no_child", f"{self.name} has no child {message.name}")
+        if child.state == "up":
+            return child.ref
+        child.awaited.append(self.later())
+        return None
+
     @on(Started)
     def _started(self, message: Started) -> None:
         child = self._known(message.name, message.incarnation)
@@ -183,21 +202,31 @@ class Supervisor(Actor):
         if child.starting is not None:
             child.starting.reply(child.ref)
             child.starting = None
+        while child.awaited:
+            child.awaited.pop().reply(child.ref)
         self.child_up(message.name, child.ref)
         self._advance()
 
     @on(Down)
     def _ended(self, message: Down) -> None:
         child = self._known(message.name, message.incarnation)
-        if child is None or child.state in ("down", "delayed"):
+        if child is None or child.ref is None:
             return
-        expected = child.state == "stopping"
+        if not self.ref.started.is_set():
+            self.ref.refusal = child.ref.refusal
+        self._down(child, message)
+        self._advance()
+
+    def _down(self, child: _Child, down: Down) -> None:
+        asked, recycled = child.state == "stopping", child.recycled
         child.unset_timer()
         child.state, child.ref, child.recycled = "down", None, False
-        if not expected:
-            self.child_down(message.name, message.exit, started=message.started)
-            self._decide(child, message)
-        self._advance()
+        if asked:
+            return
+        self.child_down(down.name, down.exit, started=down.started)
+        # One that was to be stopped anyway, for a sibling's sake, is no failure of its own.
+        if not recycled:
+            self._decide(child, down)
 
     @on(Tick)
     def _tick(self, message: Tick) -> None:
@@ -205,7 +234,7 @@ class Supervisor(Actor):
         if not isinstance(alarm, _Alarm):
             return
         what, child = alarm.what, alarm.child
-        if child.timer is None or self._children.get(child.spec.name) is not child:
+        if child.timer is None or child.timer.token is not alarm:  # it was unset when it ticked already
             return
         child.timer = None
         if what == "delay" and child.state == "delayed":
@@ -220,6 +249,10 @@ class Supervisor(Actor):
     def _stop_all(self, message: Stop) -> None:
         self._finish(Exit("shutdown", message.reason))
         self._advance()
+
+    @on(Cancel)
+    def _cancel_all(self, message: Cancel) -> None:
+        self._stop_all(Stop(message.reason))
 
     def teardown(self, exit: Exit) -> None:
         """Leave no child behind, whatever the end was."""
@@ -244,7 +277,7 @@ class Supervisor(Actor):
             )
             child.starting = None
             child.wanted = False
-        elif not self.ref.started.is_set():
+        elif not down.started and not self.ref.started.is_set():
             self._finish(Exit("crash", f"{name} did not start: {down.exit.detail}"))
         elif child.spec.significant:
             child.wanted = False
@@ -269,7 +302,7 @@ class Supervisor(Actor):
             child.state = "delayed"
             child.timer = self.after(delay, _Alarm("delay", child))
         for other in self._affected(child):
-            other.recycled = other.state in ("up", "starting")
+            other.recycled = other.state in ("up", "starting", "stopping")
             if other.spec.restart == "temporary":
                 self._unwant(other)
 
@@ -298,44 +331,57 @@ class Supervisor(Actor):
     def _advance(self) -> None:
         """Do whatever can be done now: stop who must go (in reverse), start who is wanted (in order), or end."""
         for name in [n for n, c in self._children.items() if c.state == "down" and not c.wanted]:
-            for answer in self._children.pop(name).stopped:
-                answer.reply()
+            self._forget(self._children.pop(name))
         order = list(self._children.values())
-        must_wait = self._stop_some(order)
-        if self._ending is None and not must_wait:
+        self._stop_some(order)
+        if self._ending is not None:
+            self._exit = self._exit or (None if order else self._ending)
+        elif not any(child.recycled for child in order):
             self._start_some(order)
-        elif self._ending is not None and not order:
-            self._exit = self._ending
 
-    def _stop_some(self, order: list[_Child]) -> bool:
-        """Stop who must go: the dynamic ones together, then the others one by one, last first; True to wait."""
+    def _forget(self, child: _Child) -> None:
+        name = child.spec.name
+        for answer in child.stopped:
+            answer.reply()
+        for answer in child.awaited:
+            answer.refuse(Refused("no_child", f"{name} has ended"))
+        if child.starting is not None:
+            child.starting.refuse(Refused("start_failed", f"{name} was stopped before it was up"))
+
+    def _stop_some(self, order: list[_Child]) -> None:
+        """Stop who must go: the dynamic ones together, then the others one by one, last first."""
         dynamic_left = False
         for child in reversed(order):
             if child.wanted and not child.recycled:
                 continue
             if dynamic_left and not child.dynamic:
-                return True
+                return
             if child.state in ("up", "starting"):
                 self._ask_to_stop(child)
             if child.state == "stopping" and not child.dynamic:
-                return True
+                return
             dynamic_left = dynamic_left or child.state == "stopping"
-        return False
 
     def _start_some(self, order: list[_Child]) -> None:
         """Start the next child in order, once those before it are up; the dynamic ones wait for nobody."""
+        blocked = False
         for child in order:
-            if child.state == "down":
+            if child.state == "down" and (child.dynamic or not blocked):
                 self._start(child)
-            if child.dynamic:
-                continue
-            if child.state == "starting" or (child.state == "delayed" and self._strategy != "one_for_one"):
-                return
-        self.declare_started()
+            waits = child.state == "starting" or (
+                child.state == "delayed" and self._strategy != "one_for_one"
+            )
+            blocked = blocked or (waits and not child.dynamic)
+        if not blocked:
+            self.declare_started()
 
     def _start(self, child: _Child) -> None:
         child.state = "starting"
-        child.ref = launch(child.spec.build(), child.spec.name, self.ref)
+        try:
+            actor = child.spec.build()
+        except Exception as error:  # noqa: BLE001  # a child that cannot be built fails to start, like one whose setup fails
+            actor = _Unbuilt(error)
+        child.ref = launch(actor, child.spec.name, self.ref)
         child.timer = self.after(child.spec.start_timeout_s, _Alarm("start", child))
 
     def _ask_to_stop(self, child: _Child) -> None:
@@ -351,13 +397,19 @@ class Supervisor(Actor):
         from aerix.actors.log import log
 
         log("actor.abandoned", level="warning", actor=child.spec.name, why=why)
-        ref, child.ref = child.ref, None
-        if ref is not None:
-            ref.stop("abandoned")
-        was_starting = child.state == "starting"
-        child.state, child.recycled = "down", False
-        if was_starting and ref is not None:
-            self._decide(child, Down(ref.name, ref.incarnation, Exit("killed", why), started=False))
+        assert child.ref is not None
+        child.ref.stop("abandoned", force=True)
+        self._down(child, Down(child.spec.name, child.ref.incarnation, Exit("killed", why), started=False))
+
+
+class _Unbuilt(Actor):
+    """Stands in for a child whose ``build`` raised, and raises that as its start error."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def setup(self) -> None:
+        raise self._error
 
 
 def _last_line(detail: str) -> str:

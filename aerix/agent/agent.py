@@ -1,0 +1,279 @@
+"""The turn loop: ask for a turn, run its calls, append the results, again, until a final, a budget or a failure."""
+
+from dataclasses import dataclass
+from time import monotonic
+
+from aerix.actors import (
+    Actor,
+    Cancelled,
+    ChildSpec,
+    DeadlineExceeded,
+    FindChild,
+    Outcome,
+    Ref,
+    Refused,
+    StartChild,
+    on,
+)
+from aerix.agent.context import Context, Entry
+from aerix.agent.ended import Ended
+from aerix.agent.journal import Journal
+from aerix.agent.usage import Usage
+from aerix.bounds import SHOWN_ANSWER, TURN_RETRIES
+from aerix.pool.client import PoolContext, Recreated, Starting
+from aerix.pool.protocol import Constraint, Done, MemberInfo, Progress, Sampling, Token
+from aerix.session.events import AgentEnd, AgentSpawn, Message, Plan
+from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
+from aerix.tools import RUN_BY_RUNNER
+from aerix.tools.messages import RunTool, ToolResult
+from aerix.turn import prompt
+from aerix.turn.parse import Call, Turn, parse
+from aerix.turn.schema import ToolSpec, turn_schema
+
+NOTE_EVERY_S = 2.0
+"""Seconds between two notes about a prompt that is being read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What an agent is to do, and with what."""
+
+    id: str
+    kind: str
+    segments: tuple[Entry, ...]
+    tools: tuple[ToolSpec, ...]
+    max_turns: int
+    max_new_tokens: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The actors that an agent works with."""
+
+    log: Ref
+    screen: Ref
+    pool: Ref
+    request: Ref
+    """The supervisor of its request, which starts its tool runner."""
+    member: MemberInfo
+    runner: ChildSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start the loop; answered by ``Result`` at its end, whatever that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How an agent ended: ``text`` is its final, or empty."""
+
+    outcome: Outcome
+    text: str
+    turns: int
+    usage: Usage
+
+
+class Agent(Actor):
+    """One agent's life. It is never restarted: its end is a result that somebody reads."""
+
+    def __init__(self, task: Task, places: Places) -> None:
+        self._task = task
+        self._places = places
+        self._turns = 0
+        self._asks = 0
+        self._call_count = 0
+        self._notes = 0
+        self._plan = ""
+        self._usage = Usage()
+
+    def setup(self) -> None:
+        """Get ready; nothing is asked yet."""
+        task, places = self._task, self._places
+        self._journal = Journal(self, places.log, places.screen, task.id)
+        pool = PoolContext(self, places.pool, places.member.name)
+        self._context = Context(pool, self._journal, task.id, places.member.window, task.max_new_tokens)
+        schema = turn_schema(task.tools)
+        self._constraint = Constraint(schema=schema) if places.member.json else None
+
+    @on(Begin)
+    def run(self, _message: Begin) -> Result:
+        """Run the loop to its end and say how it ended."""
+        text, lost = "", None
+        try:
+            text = self._loop()
+            outcome = Outcome("done")
+        except Ended as ended:
+            outcome = ended.outcome
+        except Cancelled as cancelled:
+            outcome = Outcome("cancelled", cancelled.reason)
+        except Refused as refused:
+            outcome = Outcome("failed", f"{refused.message} [{refused.code}]")
+            if refused.code in STORAGE_LOST:
+                raise
+            if refused.code in OUTPUT_LOST:
+                lost = refused
+                self._journal.mute()
+        except DeadlineExceeded as late:
+            outcome = Outcome("failed", str(late))
+        self._context.drop()
+        self._journal.write(
+            AgentEnd(agent=self._task.id, outcome=outcome.kind, reason=outcome.reason, turns=self._turns)
+        )
+        if lost is not None:
+            raise lost
+        return Result(outcome, text, self._turns, self._usage)
+
+    def _loop(self) -> str:
+        self._begin()
+        while self._turns < self._task.max_turns:
+            self._turns += 1
+            if self._turns == self._task.max_turns > 1:
+                self._note(prompt.LAST_TURN)
+            turn = self._next_turn()
+            if turn.final is not None:
+                return turn.final
+            self._append(turn, [self._run_call(call) for call in turn.calls])
+        raise Ended(Outcome("budget", f"turns {self._task.max_turns}: the turn budget is spent"))
+
+    def _begin(self) -> None:
+        task, member = self._task, self._places.member
+        self._journal.write(
+            AgentSpawn(
+                agent=task.id,
+                kind=task.kind,
+                member=member.name,
+                window=member.window,
+                vocab=member.vocab,
+                tools=[tool.name for tool in task.tools],
+                max_turns=task.max_turns,
+            )
+        )
+        self._context.open(list(task.segments))
+
+    # --- a turn
+
+    def _next_turn(self) -> Turn:
+        """A turn that parses; one that does not, or was cut, is asked again with the reason, within its bound."""
+        asks = TURN_RETRIES.count + 1
+        for ask in range(1, asks + 1):
+            self._asks += 1
+            segment_id = f"t{self._asks}"
+            done = self._generate()
+            turn = parse(done.text, self._task.tools, first_call=self._call_count + 1)
+            if isinstance(turn, Turn):
+                self._context.add_turn(segment_id, done)
+                self._call_count += len(turn.calls)
+                return turn
+            if done.stop == "length":
+                problem = f"it was cut off at {len(done.tokens)} tokens"
+                self._context.leave_out(segment_id, done)
+                again = Entry(
+                    f"{segment_id}.cut", "user", prompt.cut(len(done.tokens), self._task.tools), "note"
+                )
+            else:
+                problem = turn.message
+                self._context.add_turn(segment_id, done)
+                again = Entry(f"{segment_id}.error", "user", prompt.malformed(turn), "note")
+            if ask < asks:
+                self._context.add(again)
+        shown = done.text.strip()[: SHOWN_ANSWER.count]
+        raise Ended(
+            Outcome("failed", f"turn did not parse after {asks} asks: {problem} The answer began: {shown!r}")
+        )
+
+    def _generate(self) -> Done:
+        watch = _Watch(self._journal)
+        done = self._context.ask(self._task.sampling, self._constraint, watch.heard)
+        self._usage = self._usage.plus(done.usage)
+        return done
+
+    def _note(self, text: str) -> None:
+        self._notes += 1
+        self._context.add(Entry(f"n{self._notes}", "user", text, "note"))
+
+    # --- its calls
+
+    def _run_call(self, call: Call) -> ToolResult:
+        if call.error is not None:
+            return ToolResult(call.error, error=True)
+        if call.tool == "plan":
+            return self._run_plan(call)
+        assert call.tool in RUN_BY_RUNNER, f"no one runs {call.tool}"
+        message = RunTool(call.id, call.tool, call.input, self._context.result_bytes())
+        for last in (False, True):
+            runner = self._runner()
+            asked = self.request(runner, message)
+            try:
+                self.wait(asked, deadline_s=message.limit_s)
+                result: ToolResult = asked.result()
+                return result
+            except Refused as refused:
+                # A runner that had ended before the call began is replaced; a call that began is not run twice.
+                if refused.code != "gone" or last:
+                    return ToolResult(f"error: tool runner died ({refused.message})", error=True)
+                runner.join(message.limit_s)
+            except DeadlineExceeded:
+                asked.cancel()
+                return ToolResult(f"error: {call.tool} did not answer in {message.limit_s:g} s", error=True)
+        raise AssertionError
+
+    def _runner(self) -> Ref:
+        """The agent's tool runner: started by the first call, restarted by its supervisor."""
+        request, spec = self._places.request, self._places.runner
+        for message in (FindChild(spec.name), StartChild(spec)):
+            call = self.request(request, message)
+            self.wait(call, deadline_s=spec.start_timeout_s)
+            if call.error is None:
+                found: Ref = call.result()
+                return found
+        raise Ended(Outcome("failed", f"the tool runner does not start: {call.error}"))
+
+    def _run_plan(self, call: Call) -> ToolResult:
+        if call.input.get("op") == "read":
+            return ToolResult(self._plan or "There is no plan yet.")
+        self._plan = str(call.input.get("text", ""))
+        self._journal.write(Plan(agent=self._task.id, text=self._plan))
+        return ToolResult("The plan is written.")
+
+    def _append(self, turn: Turn, results: list[ToolResult]) -> None:
+        entries = [self._result_entry(call, result) for call, result in zip(turn.calls, results, strict=True)]
+        self._context.add(*entries)
+        for note in turn.notes:
+            self._note(note)
+
+    def _result_entry(self, call: Call, result: ToolResult) -> Entry:
+        text = prompt.result(call.tool, call.id, result.text)
+        message = Message(
+            agent=self._task.id,
+            id=call.id,
+            role="user",
+            text=text,
+            call=call.id,
+            tool=call.tool,
+            input=call.input,
+            error=result.error,
+            spool=result.spool,
+        )
+        return Entry(call.id, "user", text, "result", message=message)
+
+
+class _Watch:
+    """Tells what a generation is doing: its text as it comes, and a note now and then while the prompt is read."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._noted = monotonic()
+
+    def heard(self, event: Token | Progress | Starting | Recreated) -> None:
+        match event:
+            case Token():
+                self._journal.stream(event.data)
+            case Progress() if monotonic() - self._noted >= NOTE_EVERY_S:
+                self._noted = monotonic()
+                self._journal.note(f"reading the prompt: {event.done:,} of {event.total:,} tokens")
+            case Recreated():
+                self._journal.note(f"the model was lost and is asked again ({event.message})")
+            case Starting():
+                self._journal.note(f"the pool is being started; its output is in {event.log}")

@@ -1,0 +1,203 @@
+"""``aerix -p``: one request without a screen. Reads top to bottom: settings, prompt, model, actors, outcome, exit code."""
+
+import argparse
+import os
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+
+from aerix import __version__, folders
+from aerix.actors import ChildSpec, Ref, Refused, StartChild, StartFailed, Supervisor, start, whereis
+from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
+from aerix.bounds import CANCEL
+from aerix.exits import FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE, USAGE
+from aerix.extensions.instructions import read_instructions
+from aerix.output import Output, complain
+from aerix.pool.client import POOL_UNREACHABLE, PoolLink, PoolSettings
+from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
+from aerix.pool.protocol import Sampling
+from aerix.session.events import SessionEnd, SessionStart
+from aerix.session.log import SessionLog
+from aerix.session.project import project_key, repository_root
+from aerix.session.show import STORAGE_LOST
+from aerix.session.snapshot import Snapshots
+from aerix.settings import Settings, SettingsError, load_settings
+from aerix.signals import Signals, install
+from aerix.stdin import BadPrompt, prompt_of
+from aerix.tools.runner import ToolRunner
+
+_WEEK_S = 7 * 86_400.0  # each step of a request has its own limit; the whole has none
+_STOP_S = 3.0
+
+
+def run_headless(args: argparse.Namespace) -> int:
+    """Run one request and return the exit code; every problem is a sentence on standard error."""
+    try:
+        cwd = _enter(args.cd)
+        settings = load_settings(
+            cwd, overrides=_overrides(args), settings_file=_path(args.settings), env=os.environ
+        )
+        prompt = prompt_of(args.prompt)
+    except (SettingsError, BadPrompt) as error:
+        complain(str(error))
+        return USAGE
+    for note in settings.notes:
+        complain(note)
+    try:
+        return _run(args, settings, prompt, cwd)
+    except StartFailed as error:
+        complain(str(error))
+        return FAILED
+    except Refused as refused:
+        complain(f"{refused.message} [{refused.code}]")
+        return _code_of(refused)
+
+
+def _run(args: argparse.Namespace, settings: Settings, prompt: str, cwd: Path) -> int:
+    model = _model(settings)
+    signals = install()
+    session, project = str(uuid.uuid4()), project_key(cwd)
+    home = folders.private(folders.data() / "sessions" / project)
+    root = start(_tree(args, settings, model, home / f"{session}.jsonl"), "aerix")
+    try:
+        spec = _request(args, settings, prompt, cwd, model, session, project)
+        request = _start_request(root, spec, settings, cwd, home / session)
+        start(Signals(signals, request.name), "signals")
+        end: SessionEnd = request.ask(Run(), _WEEK_S)
+        return end.exit
+    finally:
+        root.stop()
+        root.join(_STOP_S)
+
+
+# --- what the command line and the settings say
+
+
+def _enter(folder: str | None) -> Path:
+    if folder is not None:
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise BadPrompt(f"--cd {folder}: {error.strerror}; name a folder that is there") from None
+    return Path.cwd()
+
+
+def _path(name: str | None) -> Path | None:
+    return None if name is None else Path(name)
+
+
+def _overrides(args: argparse.Namespace) -> list[str]:
+    """The flags that are settings, behind those of ``-c``: a flag of its own wins."""
+    flags = {
+        "models.main": None if args.model is None else f'"{args.model}"',
+        "delegation.max_turns": args.max_turns,
+        "context.max_new_tokens": args.max_new_tokens,
+        "generation.seed": args.seed,
+    }
+    return [*args.overrides, *(f"{key}={value}" for key, value in flags.items() if value is not None)]
+
+
+def _model(settings: Settings) -> str:
+    """The model to use, its file fetched if it is not there yet."""
+    chosen = settings.models.main or DEFAULT_MODEL
+    model = ensure_model(chosen, complain)
+    if settings.models.main is None:
+        complain(announcement(model))
+    return model.name
+
+
+def _request(
+    args: argparse.Namespace,
+    settings: Settings,
+    prompt: str,
+    cwd: Path,
+    model: str,
+    session: str,
+    project: str,
+) -> RequestSpec:
+    found = read_instructions(cwd)
+    for note in found.notes:
+        complain(note)
+    generation = settings.generation
+    return RequestSpec(
+        session=session,
+        start=SessionStart(
+            session=session,
+            version=__version__,
+            cwd=str(cwd),
+            project=project,
+            model=model,
+            notes=[*settings.notes, *found.notes],
+        ),
+        prompt=prompt,
+        instructions=found,
+        model=model,
+        flags=settings.models.of(model).flags(),
+        max_turns=settings.delegation.max_turns,
+        max_new_tokens=settings.context.max_new_tokens,
+        sampling=Sampling(generation.temperature, generation.top_p, generation.min_p, generation.seed),
+        diff=not args.no_diff,
+    )
+
+
+# --- the actors
+
+
+def _tree(args: argparse.Namespace, settings: Settings, model: str, log: Path) -> Supervisor:
+    """The long-lived part: each later one holds something of an earlier one."""
+    pool = PoolSettings(
+        socket=settings.pool.socket,
+        load=() if settings.models.of(model).flags() else (model,),
+        flags=settings.pool.flags,
+        command=settings.pool.command,
+        start_timeout_s=settings.pool.start_timeout_secs,
+        max_connections=settings.pool.max_connections,
+    )
+    return Supervisor(
+        [
+            ChildSpec("session-log", lambda: SessionLog(log)),
+            ChildSpec("output", lambda: Output(args.output_format)),
+            ChildSpec("pool-link", lambda: PoolLink(pool)),
+            ChildSpec("request", Supervisor, restart="temporary", grace_s=None),
+        ],
+        strategy="rest_for_one",
+    )
+
+
+def _start_request(root: Ref, spec: RequestSpec, settings: Settings, cwd: Path, folder: Path) -> Ref:
+    """The request's own tree: its snapshots and the request itself; agents and runners join it as they are needed."""
+    supervisor = _living("request")
+    caps = asdict(settings.context.tool_caps)
+    base = repository_root(cwd) or cwd
+    runner = ChildSpec("tools:a1", lambda: ToolRunner(base, cwd, folder / "spool", caps), restart="transient")
+    snapshots: Ref = supervisor.ask(
+        StartChild(ChildSpec("snapshots", lambda: Snapshots(cwd, folder / "trees"), restart="transient")), 30
+    )
+    places = RequestPlaces(
+        log=_living("session-log"),
+        screen=_living("output"),
+        pool=_living("pool-link"),
+        supervisor=supervisor,
+        runner=runner,
+        snapshots=snapshots,
+    )
+    name = f"request:{spec.session}"
+    child = ChildSpec(name, lambda: Request(spec, places), restart="temporary", grace_s=CANCEL.value)
+    request: Ref = supervisor.ask(StartChild(child), 30)
+    return request
+
+
+def _living(name: str) -> Ref:
+    ref = whereis(name)
+    assert ref is not None, f"{name} is a child of the root, which is up"
+    return ref
+
+
+def _code_of(refused: Refused) -> int:
+    if refused.code in STORAGE_LOST:
+        return STORAGE
+    if refused.code == "stdout_closed":
+        return STDOUT_CLOSED
+    if refused.code in POOL_UNREACHABLE or refused.code.startswith("model_"):
+        return NO_POOL
+    return INTERRUPTED if refused.code == "cancelled" else FAILED

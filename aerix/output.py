@@ -1,0 +1,84 @@
+"""Output: the actor that owns standard output and standard error of a headless run.
+
+Standard output carries what was asked for and nothing else: the answer and the diff, one JSON object, or the events
+as lines. Notes, calls and reasons go to standard error.
+"""
+
+import json
+import os
+from contextlib import suppress
+from typing import Literal
+
+from aerix.actors import Actor, Refused, on
+from aerix.session.events import Event, Message, Note, Segment, SessionEnd, Token, line
+from aerix.session.show import Show
+
+Format = Literal["text", "json", "stream-json"]
+
+_STDOUT, _STDERR = 1, 2
+_END_FIELDS = ("session", "outcome", "reason", "text", "diff", "untracked", "usage", "turns", "exit")
+_SHOWN_INPUT = 120  # characters of a call's input on its line
+
+
+class Output(Actor):
+    """Shows events in the form that was asked for. A reader that has gone is refused with ``stdout_closed``."""
+
+    def __init__(self, form: Format) -> None:
+        self._form = form
+
+    @on(Show)
+    def _show(self, message: Show) -> None:
+        for event in message.events:
+            if self._form == "stream-json":
+                _write(line(event))
+            else:
+                self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        match event:
+            case Note():
+                complain(event.text)
+            case Message() if event.tool is not None:
+                complain(
+                    f"{event.call} {event.tool} {_shown(event.input)}{' — error' if event.error else ''}"
+                )
+            case Message() if not event.kept:
+                complain(f"the turn was cut at {len(event.tokens or ())} tokens and is asked again")
+            case SessionEnd() if self._form == "json":
+                _write(json.dumps({name: getattr(event, name) for name in _END_FIELDS}).encode() + b"\n")
+            case SessionEnd():
+                self._print_answer(event)
+            case Segment() | Token():
+                pass
+
+    def _print_answer(self, end: SessionEnd) -> None:
+        """The answer, then the diff; the reason of another end goes to standard error."""
+        if end.text:
+            _write(end.text.encode("utf-8", "replace").rstrip(b"\n") + b"\n")
+        if end.diff:
+            _write(b"\n" * bool(end.text) + end.diff.encode("utf-8", "surrogateescape").rstrip(b"\n") + b"\n")
+        for path in end.untracked:
+            _write(f"untracked: {path}\n".encode("utf-8", "surrogateescape"))
+        if end.outcome != "done":
+            complain(f"{end.outcome}: {end.reason}")
+
+
+def complain(text: str) -> None:
+    """Say something on standard error; that nobody reads it stops nothing."""
+    with suppress(OSError):
+        os.write(_STDERR, f"aerix: {text}\n".encode("utf-8", "replace"))
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_INPUT else text[: _SHOWN_INPUT - 1] + "…"
+
+
+def _write(data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(_STDOUT, data) :]
+    except BrokenPipeError:
+        raise Refused("stdout_closed", "standard output was closed") from None
+    except OSError as error:
+        raise Refused("stdout_failed", f"standard output cannot be written: {error.strerror}") from None

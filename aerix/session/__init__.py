@@ -1,0 +1,1 @@
+"""Sessions: the log, the project they belong to, snapshots of the working tree."""

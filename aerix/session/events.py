@@ -1,0 +1,156 @@
+"""The events of a session: one frozen dataclass a type, one JSON line each.
+
+Every line has ``ts`` (UTC, ISO 8601), ``type`` and ``agent``. What a context holds is in ``segment`` events (text the
+agent put there) and ``message`` events (turns, with their exact tokens, and tool results), so that each context can
+be built again from the log.
+"""
+
+import json
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+ROOT = "a1"
+"""The id of a request's root agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What every event has: the agent it is about."""
+
+    type: ClassVar[str]
+    agent: str = ROOT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStart(Event):
+    """A session begins."""
+
+    type: ClassVar[str] = "session.start"
+    session: str
+    version: str
+    cwd: str
+    project: str
+    model: str
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route(Event):
+    """How the request was classified; ``scores`` are log-probabilities by route, absent where none were given."""
+
+    type: ClassVar[str] = "route"
+    route: str
+    default: bool = False
+    """Whether no route was chosen, so that the default is taken."""
+    scores: dict[str, float] | None = None
+    usage: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpawn(Event):
+    """An agent begins."""
+
+    type: ClassVar[str] = "agent.spawn"
+    kind: str
+    member: str
+    window: int
+    vocab: str
+    tools: list[str]
+    max_turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment(Event):
+    """A segment joined the context. ``text`` is absent where a ``message`` of the same id has it."""
+
+    type: ClassVar[str] = "segment"
+    id: str
+    role: str
+    label: str
+    tokens: int
+    pinned: bool = False
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message(Event):
+    """A generated turn (role assistant, with its tokens and usage) or a tool's result (role user, with its call).
+
+    ``kept`` is false for a turn that was cut and did not join the context.
+    """
+
+    type: ClassVar[str] = "message"
+    id: str
+    role: str
+    text: str
+    tokens: list[int] | None = None
+    vocab: str | None = None
+    stop: str | None = None
+    usage: dict[str, Any] | None = None
+    kept: bool = True
+    call: str | None = None
+    tool: str | None = None
+    input: dict[str, Any] | None = None
+    error: bool = False
+    spool: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Event):
+    """The agent replaced its plan."""
+
+    type: ClassVar[str] = "plan"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEnd(Event):
+    """An agent ended: the outcome's kind and reason."""
+
+    type: ClassVar[str] = "agent.end"
+    outcome: str
+    reason: str
+    turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnd(Event):
+    """The request ended; the fields are those of ``--output-format json``."""
+
+    type: ClassVar[str] = "session.end"
+    session: str
+    outcome: str
+    reason: str
+    text: str
+    diff: str
+    untracked: list[str]
+    usage: dict[str, int]
+    turns: int
+    exit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token(Event):
+    """Text of the turn that is being generated; only streamed, never logged."""
+
+    type: ClassVar[str] = "token"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Event):
+    """A sentence for the user about what is going on; only streamed, never logged."""
+
+    type: ClassVar[str] = "note"
+    text: str
+
+
+def line(event: Event, now: datetime | None = None) -> bytes:
+    """The event as a line of JSON, its newline included. Fields that are None are left out."""
+    ts = (now or datetime.now(UTC)).isoformat(timespec="milliseconds")
+    values = {f.name: value for f in fields(event) if (value := getattr(event, f.name)) is not None}
+    return (
+        json.dumps({"ts": ts, "type": event.type, **values}, ensure_ascii=False).encode("utf-8", "replace")
+        + b"\n"
+    )

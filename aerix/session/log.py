@@ -1,0 +1,84 @@
+"""SessionLog: the one writer of a session's log, an actor of its own.
+
+A line is on its way to the disk before the agent goes on: writing is a request that is answered. Lines are appended
+whole: one that cannot be written to its end is taken back.
+"""
+
+import fcntl
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from aerix.actors import Actor, Exit, Refused, Stop, on
+from aerix.session.events import Event, line
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Append these events; answered when they are written. Refused with ``session_storage`` when they cannot be."""
+
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    """The end of the queue: a stop overtakes lines that wait, so it is put behind them."""
+
+
+class SessionLog(Actor):
+    """Owns the file: made with mode 0600 in folders of mode 0700, locked against a second writer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def setup(self) -> None:
+        """Open and lock the file. Raises Refused ``session_storage`` or ``session_locked``."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(self.path, flags, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(
+                "session_locked",
+                f"the session {self.path.stem} is open in another aerix; end that one, or start anew",
+            ) from None
+        except OSError as error:
+            raise _storage(self.path, error) from None
+
+    @on(Write)
+    def _write(self, message: Write) -> None:
+        data = b"".join(map(line, message.events))
+        at = os.fstat(self._fd).st_size
+        try:
+            written = os.write(self._fd, data)
+            if written < len(data):
+                raise OSError(28, "No space left on device")
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._fd, at)
+            raise _storage(self.path, error) from None
+
+    @on(Stop)
+    def _stop(self, _message: Stop) -> None:
+        self.ref.tell(_Close())
+
+    @on(_Close)
+    def _close(self, _message: _Close) -> None:
+        self.stop("shutdown")
+
+    def teardown(self, exit: Exit) -> None:
+        """Bring the lines to the disk and let go of the file."""
+        if self._fd >= 0:
+            with suppress(OSError):
+                os.fsync(self._fd)
+            os.close(self._fd)
+
+
+def _storage(path: Path, error: OSError) -> Refused:
+    return Refused(
+        "session_storage",
+        f"the session log {path} cannot be written: {error.strerror}; free space or set XDG_DATA_HOME to another folder",
+    )

@@ -1,0 +1,47 @@
+"""The tools: what a model is told of each (``TOOLS``), the runner's messages, and, imported in the runner's process
+only, one module a tool.
+
+Read ``messages.py`` and ``runner.py`` for the agent's side, ``child.py`` for the runner's process, then any tool.
+"""
+
+from aerix.turn.schema import JsonSchema, ToolSpec
+
+_TEXT: JsonSchema = {"type": "string"}
+_SOME_TEXT: JsonSchema = {"type": "string", "minLength": 1}
+_COUNT: JsonSchema = {"type": "integer", "minimum": 0, "maximum": 1_000_000_000}
+_FLAG: JsonSchema = {"type": "boolean"}
+_SECONDS: JsonSchema = {"type": "integer", "minimum": 1, "maximum": 600}
+
+
+def _tool(name: str, description: str, required: JsonSchema, optional: JsonSchema | None = None) -> ToolSpec:
+    schema: JsonSchema = {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+    return ToolSpec(name, description, schema)
+
+
+_ALL = (
+    _tool("read", "A file's lines with their numbers, or a folder's entries.",
+          {"path": _SOME_TEXT}, {"offset": _COUNT, "limit": _COUNT}),
+    _tool("write", "Create or replace a file; append adds to its end.",
+          {"path": _SOME_TEXT, "content": _TEXT}, {"append": _FLAG}),
+    _tool("edit", "Replace the exact text old, which must occur once, by new.",
+          {"path": _SOME_TEXT, "old": _SOME_TEXT, "new": _TEXT}, {"replace_all": _FLAG}),
+    _tool("bash", "Run a shell command (120 s, at most 600).",
+          {"command": _SOME_TEXT}, {"timeout_secs": _SECONDS}),
+    _tool("glob", "Find files by name: src/*.py (* crosses /).",
+          {"pattern": _SOME_TEXT}, {"path": _SOME_TEXT}),
+    _tool("grep", "Search a regex in files: path:line:text. glob limits the files.",
+          {"pattern": _SOME_TEXT}, {"path": _SOME_TEXT, "glob": _SOME_TEXT, "max_matches": _COUNT}),
+    _tool("plan", "Read or replace your plan.",
+          {"op": {"enum": ["read", "write"]}}, {"text": _TEXT}),
+)  # fmt: skip
+
+TOOLS: dict[str, ToolSpec] = {tool.name: tool for tool in _ALL}
+"""Every tool by its name, in the order in which a model reads them. ``plan`` is run by the agent itself."""
+
+RUN_BY_RUNNER = frozenset(TOOLS) - {"plan"}
+"""The tools that a tool runner runs."""

@@ -1,0 +1,104 @@
+"""Every text of the turn loop that a model reads, rendered by code so that no prompt file can change the contract."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from aerix.turn.parse import TurnError
+from aerix.turn.schema import CALLS, JsonSchema, ToolSpec
+
+_EXAMPLES = {"string": "…", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+
+
+def system_text(head: str, tools: Sequence[ToolSpec], final: JsonSchema | None = None) -> str:
+    """The text of the system segment: ``head`` (a prompt file), the tools, the turn contract."""
+    return "\n\n".join(
+        part for part in (head.strip(), tools_section(tools), turns_section(tools, final)) if part
+    )
+
+
+def tools_section(tools: Sequence[ToolSpec]) -> str:
+    """``# Tools``: one line a tool, ``- name(path, offset?): what it does``. Empty without tools."""
+    return "\n".join(["# Tools", *map(_tool_line, tools)]) if tools else ""
+
+
+def turns_section(tools: Sequence[ToolSpec], final: JsonSchema | None = None) -> str:
+    """``# Turns``: the shape of an answer, with its example."""
+    answer = _compact(
+        {"thought": "the work is done", "final": "the answer" if final is None else _example(final)}
+    )
+    if not tools:
+        return f"# Turns\nAnswer every turn with one JSON object and nothing else:\n{answer}"
+    calls = [{"tool": tools[0].name, "input": _example(tools[0].input)}]
+    return "\n".join((
+        "# Turns",
+        "Answer every turn with one JSON object and nothing else. To call tools:",
+        _compact({"thought": "what to do next, in short", "calls": calls}),
+        f"At most {CALLS} calls a turn; they run in order. Each result comes back under [<tool> <id>]. To finish:",
+        answer,
+    ))  # fmt: skip
+
+
+def _tool_line(tool: ToolSpec) -> str:
+    fields = _fields(tool.input)
+    required = tool.input.get("required")
+    optional = set(fields) - set(required if isinstance(required, list) else ())
+    names = ", ".join(_field(name, schema, name in optional) for name, schema in fields.items())
+    meanings = [
+        f"{name}: {schema['description']}" for name, schema in fields.items() if schema.get("description")
+    ]
+    return f"- {tool.name}({names}): {' '.join([tool.description, *meanings])}"
+
+
+def _field(name: str, schema: Mapping[str, object], optional: bool) -> str:
+    choices = schema.get("enum")
+    allowed = f": {'|'.join(map(str, choices))}" if isinstance(choices, list | tuple) else ""
+    return f"{name}{'?' if optional else ''}{allowed}"
+
+
+def _fields(schema: JsonSchema) -> dict[str, Mapping[str, object]]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _example(schema: Mapping[str, object]) -> object:
+    """A value of a schema, as an example: of an object the required properties."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if isinstance(properties, dict):
+        return {
+            n: _example(properties[n])
+            for n in (required if isinstance(required, list) else ())
+            if n in properties
+        }
+    choices = schema.get("enum")
+    if isinstance(choices, list | tuple) and choices:
+        return choices[0]
+    return _EXAMPLES.get(str(schema.get("type")), "…")
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def result(tool: str, call_id: str, text: str) -> str:
+    """A call's result as the context gets it."""
+    return f"[{tool} {call_id}]\n{text}"
+
+
+def malformed(error: TurnError) -> str:
+    """Sent after an answer that is no turn."""
+    return (
+        f"Your last answer is not a turn. {error.message} Answer again with one JSON object, as # Turns says."
+    )
+
+
+def cut(tokens: int, tools: Sequence[ToolSpec] = ()) -> str:
+    """Sent after a turn that reached its token limit before its JSON closed, and was taken out."""
+    in_parts = any("append" in _fields(t.input) for t in tools)
+    write = " Write a long file in parts: its start first, then the rest with append." if in_parts else ""
+    return (
+        f"Your last answer was cut off at {tokens} tokens and is lost. Answer again in smaller parts.{write}"
+    )
+
+
+LAST_TURN = "This is your last turn. Answer with `final`: what was done, and what is left."
+"""Sent before the last turn of an agent's budget."""

@@ -1,0 +1,134 @@
+"""The pool's rows of the loop-bounds table: the daemon's and the client's, then the worker's."""
+
+from aerix.actors.bounds import Bound
+
+# --- fetching models ----------------------------------------------------------------------------------------------
+
+PULL_SILENCE = Bound(
+    "models.pull-silence", 180, "seconds", "aerix models pull", "kill", "refused: model_pull_failed"
+)
+PULL_LOCK = Bound(
+    "models.pull-lock", 3600, "seconds", "aerix models pull", "refuse", "refused: model_pull_failed"
+)
+
+# --- the client ---------------------------------------------------------------------------------------------------
+
+CONTROL = Bound("pool.control", 30, "seconds without an answer", "PoolLink", "kill", "failed: pool_silent")
+FRAMES = Bound("pool.frames", 600, "seconds between two frames", "PoolLink", "kill", "failed: pool_silent")
+AUTOSTART = Bound(
+    "pool.autostart",
+    900,
+    "seconds",
+    "PoolLink",
+    "retry",
+    "failed: pool_start_timeout",
+    "pool.start_timeout_secs",
+)
+AUTOSTART_EVERY = Bound(
+    "pool.autostart-every", 0.5, "seconds between two tries", "PoolLink", "retry", "tried again"
+)
+STARTS = Bound(
+    "pool.starts", 3, "daemons started for one connection", "PoolLink", "retry", "failed: pool_exited"
+)
+STOP_WAIT = Bound("pool.stop-wait", 10, "seconds", "aerix pool stop", "kill", "killed: SIGTERM, then SIGKILL")
+START_LOG = Bound(
+    "pool.start-log", 1024 * 1024, "bytes kept of earlier starts", "PoolLink", "cut", "begun anew"
+)
+CONNECTIONS = Bound(
+    "pool.max-connections",
+    4,
+    "generations at once",
+    "PoolLink",
+    "wait",
+    "waiting is no end",
+    "pool.max_connections",
+)
+LINK_QUEUE = Bound("pool.link-queue", 256, "requests that wait", "PoolLink", "refuse", "refused: pool_busy")
+LOST_IN_A_ROW = Bound(
+    "pool.lost-in-a-row", 2, "losses without a new token", "PoolContext", "stop", "failed: generation_lost"
+)
+GENERATION = Bound("pool.generation", 86_400, "seconds in all", "PoolContext", "stop", "failed: deadline")
+
+# --- the daemon ---------------------------------------------------------------------------------------------------
+
+IDLE = Bound(
+    "pool.idle",
+    1800,
+    "seconds without a connection; 0 never",
+    "daemon",
+    "stop",
+    "done: idle",
+    "--idle-timeout",
+)
+HELLO = Bound("pool.hello", 30, "seconds to the first frame", "Connection", "stop", "refused: no_hello")
+OPEN = Bound(
+    "pool.open-connections", 256, "connections", "Listener", "refuse", "refused: too_many_connections"
+)
+ACCEPT_PAUSE = Bound("pool.accept-pause", 1, "seconds without accepting", "Listener", "wait", "clients wait in the backlog")
+MEMBER_LOAD = Bound(
+    "pool.member-load", 900, "seconds", "Member", "kill", "refused: load_failed", "pool.start_timeout_secs"
+)
+MEMBER_RESTARTS = Bound(
+    "pool.member-restarts", 3, "restarts a window", "Member", "stop", "refused: member_failed"
+)
+MEMBER_WINDOW = Bound("pool.member-window", 600, "seconds", "Member", "stop", "refused: member_failed")
+MEMBER_DELAY = Bound(
+    "pool.member-delay", 1, "seconds before the second restart, doubling", "Member", "wait", "a restart waits"
+)
+MEMBER_HELD = Bound(
+    "pool.member-held", 64, "requests held during a restart", "Member", "refuse", "refused: pool_busy"
+)
+HELD_PROGRESS = Bound(
+    "pool.held-progress",
+    10,
+    "seconds between signs of life to held requests",
+    "Member",
+    "wait",
+    "the client waits on",
+)
+WORKER_WINDOW = Bound(
+    "pool.worker-window", 256, "unanswered calls of a worker", "Member", "refuse", "refused: pool_busy"
+)
+CANCEL_REACTION = Bound(
+    "pool.cancel-reaction", 30, "seconds from Cancel to the end", "Member", "kill", "failed: member_restarted"
+)
+STATUS_WAIT = Bound(
+    "pool.status-wait", 2, "seconds for a worker's numbers", "Member", "cut", "the last known numbers"
+)
+
+DAEMON_ROWS = (
+    PULL_SILENCE, PULL_LOCK, CONTROL, FRAMES, AUTOSTART, AUTOSTART_EVERY, STARTS, STOP_WAIT, START_LOG, CONNECTIONS, LINK_QUEUE, LOST_IN_A_ROW,
+    GENERATION, IDLE, HELLO, OPEN, ACCEPT_PAUSE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBER_DELAY, MEMBER_HELD, HELD_PROGRESS,
+    WORKER_WINDOW, CANCEL_REACTION, STATUS_WAIT,
+)  # fmt: skip
+
+# --- the worker ---------------------------------------------------------------------------------------------------
+
+BATCH = Bound(
+    "worker.batch",
+    512,
+    "rows a step; a cancel is seen after one",
+    "worker",
+    "wait",
+    "more steps",
+    "models.REF.batch",
+)
+SEQUENCES = Bound(
+    "worker.sequences", 16, "token lists in the cache", "worker", "cut", "the least recently used goes"
+)
+CONTEXTS = Bound("worker.contexts", 1024, "contexts", "worker", "refuse", "refused: too_many_contexts")
+QUEUE = Bound("worker.queue", 256, "generations that wait", "worker", "refuse", "refused: pool_busy")
+SEGMENTS = Bound(
+    "worker.segments", 4096, "segments of a context", "worker", "refuse", "refused: too_many_segments"
+)
+SCHEMA = Bound(
+    "worker.schema", 1024 * 1024, "bytes of a schema", "worker", "refuse", "refused: bad_constraint"
+)
+TEXTS = Bound("worker.texts", 64, "texts of a OneOf", "worker", "refuse", "refused: bad_constraint")
+SCRIPT = Bound(
+    "worker.script", 16 * 1024 * 1024, "bytes of a script", "worker", "refuse", "refused: bad_script"
+)
+
+WORKER_ROWS = (BATCH, SEQUENCES, CONTEXTS, QUEUE, SEGMENTS, SCHEMA, TEXTS, SCRIPT)
+
+ROWS = (*DAEMON_ROWS, *WORKER_ROWS)

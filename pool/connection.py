@@ -1,0 +1,266 @@
+"""Connection: one client's connection to the daemon; a control connection, or that of one generation.
+
+A control connection is the owner of the contexts that were created on it: it alone knows which member holds them, and
+drops them when it closes. A generation's connection names its owner, and asks through it.
+"""
+
+import hmac
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import aerix.pool.protocol as p
+from aerix.actors import Actor, Call, Exit, Gone, Piece, Ref, Refused, Reply, Stop, Tick, on, whereis
+from aerix.actors.wire import Plain, WireError
+from aerix.pool.bounds import HELLO
+from aerix.pool.line import Line
+
+CONNECTIONS = "connections"
+MEMBERS = "members"
+POOL = "pool"
+
+# What an actor's end is called to a client: codes of the runtime become codes of the protocol.
+_CODES = {
+    "worker_died": "member_restarted", "gone": "member_restarted", "stopping": "member_restarted",
+    "crashed": "member_restarted", "busy": "pool_busy", "mailbox_full": "pool_busy",
+}  # fmt: skip
+
+
+def member_actor(name: str) -> str:
+    """The name of a member's actor."""
+    return f"member:{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """A generation's connection shows its owner the token that it was given."""
+
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """A request of a connection that has joined, for a context of its owner's."""
+
+    request: p.Generate
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that has not been answered."""
+
+    id: int
+    request: Any
+    call: Call
+    member: str = ""
+    """The member that a new context will be on."""
+
+
+class Connection(Actor):
+    """Reads requests from one socket, has them answered, writes the answers. Ends when the socket does."""
+
+    def __init__(self, sock: socket.socket, number: int, version: str) -> None:
+        self._sock = sock
+        self._number = number
+        self._version = version
+        self._secret = secrets.token_hex(16)
+        self._greeted = False
+        self._owner: Ref | None = None
+        """On a generation's connection, its control connection."""
+        self._joining: Call | None = None
+        self._early: list[Any] = []
+        self._open: dict[int, _Open] = {}
+        self._contexts: dict[str, str] = {}
+        """The member of each context of this control connection."""
+
+    def setup(self) -> None:
+        """Wait for Hello, for so long."""
+        self._line = Line(self, self._sock, self)
+        self.after(HELLO.value, None)
+
+    @on(Tick)
+    def _no_hello_came(self, _: Tick) -> None:
+        if not self._greeted and self._joining is None:
+            self._reject("no_hello", f"no Hello came in {HELLO.value:g} s")
+
+    # --- the line
+
+    def take(self, line: Line, message: Any) -> None:
+        """A message came from the client."""
+        if self._joining is not None:
+            self._early.append(message)
+        elif not self._greeted:
+            self._greet(message)
+        else:
+            self._serve(message)
+
+    def misread(self, line: Line, plain: Plain, error: WireError) -> None:
+        """A frame that is no message: say so; the connection stays."""
+        id_ = plain.get("id")
+        self._line.send(p.Error(id_ if isinstance(id_, int) else 0, error.code, error.message))
+
+    def ended(self, line: Line, error: WireError | None) -> None:
+        """The client has gone, or sent what is no frame: what runs for it is cancelled, and its contexts go."""
+        if error is not None:
+            self._line.send(p.Error(0, error.code, error.message))
+        self._line.close()
+        for one in self._open.values():
+            one.call.cancel()
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        """A context that is still being made would be nobody's: wait for its name, to drop it."""
+        making = (isinstance(one.request, (p.ContextCreate, p.ContextFork)) for one in self._open.values())
+        if not self._line.open and not any(making):
+            self.stop()
+
+    def _reject(self, code: str, sentence: str) -> None:
+        self._line.send(p.Error(0, code, sentence))
+        self._line.close()
+        self.stop()
+
+    # --- the handshake
+
+    def _greet(self, hello: Any) -> None:
+        if not isinstance(hello, p.Hello):
+            self._reject("no_hello", f"the first message is {type(hello).__name__}, not Hello")
+        elif hello.version != p.VERSION:
+            why = f"the pool speaks version {p.VERSION} of the protocol, the client version {hello.version}"
+            self._reject("protocol_version", f"{why}: run `aerix pool stop`, then run again")
+        elif hello.owner is None:
+            self._welcome(f"{self._number}-{self._secret}")
+        else:
+            number, _, secret = hello.owner.partition("-")
+            owner = whereis(f"connection:{number}")
+            if owner is None:
+                self._reject("unknown_owner", "no control connection has this owner token, or it has closed")
+            else:
+                self._owner, self._joining = owner, self.request(owner, _Join(secret))
+
+    def _welcome(self, owner: str) -> None:
+        self._greeted = True
+        self._line.send(p.Welcome(p.VERSION, self._version, os.getpid(), owner))
+        early, self._early = self._early, []
+        for message in early:
+            self._serve(message)
+
+    @on(_Join)
+    def _let_join(self, message: _Join) -> str:
+        if self._owner is not None or not hmac.compare_digest(message.secret.encode(), self._secret.encode()):
+            raise Refused("unknown_owner", "no control connection has this owner token")
+        return f"{self._number}-{self._secret}"
+
+    def _joined(self, reply: Reply) -> None:
+        self._joining = None
+        if reply.error is not None:
+            self._reject("unknown_owner", reply.error.message)
+        else:
+            self._welcome(reply.value)
+
+    # --- requests
+
+    def _serve(self, request: Any) -> None:
+        try:
+            self._route(request)
+        except Refused as refusal:
+            self._refuse(getattr(request, "id", 0), refusal)
+
+    def _route(self, request: Any) -> None:
+        if isinstance(request, p.Cancel):
+            for one in self._open.values():
+                if one.id == request.target:
+                    one.call.cancel()
+        elif self._owner is not None:
+            if not isinstance(request, p.Generate):
+                raise Refused("wrong_connection", "a generation's connection takes Generate and Cancel only")
+            self._ask(self._owner, request, _Owned(request))
+        elif isinstance(request, (p.MemberLoad, p.MemberList)):
+            self._ask(_service(MEMBERS), request)
+        elif isinstance(request, p.Status):
+            self._ask(_service(CONNECTIONS), request)
+        elif isinstance(request, p.StopPool):
+            self._line.send(p.Ok(request.id))
+            _service(POOL).stop("stopped by a client")
+        elif isinstance(request, p.ContextCreate):
+            self._ask(_member(request.member), request).member = request.member
+        elif hasattr(request, "context"):
+            name = self._member_of(request.context)
+            self._ask(_member(name), request).member = name
+        else:
+            raise Refused("unexpected_message", f"{type(request).__name__} is no request, or came twice")
+
+    def _ask(self, ref: Ref, request: Any, message: Any = None) -> _Open:
+        call = self.request(ref, message or request)
+        one = self._open[call.token] = _Open(request.id, request, call)
+        return one
+
+    def _member_of(self, context: str) -> str:
+        name = self._contexts.get(context)
+        if name is None:
+            raise Refused("unknown_context", f"this connection has no context {context:.64}; create it again")
+        return name
+
+    @on(_Owned)
+    def _pass_on(self, message: _Owned) -> None:
+        """A joined connection's generation: only the owner knows whose context it is, and on which member."""
+        self.forward(_member(self._member_of(message.request.context)), message.request)
+
+    # --- answers
+
+    @on(Piece)
+    def _piece(self, message: Piece) -> None:
+        if one := self._open.get(message.token):
+            self._line.send(message.value, answers=one.id)
+
+    @on(Reply)
+    def _answered(self, message: Reply) -> None:
+        if self._joining is not None and message.token == self._joining.token:
+            self._joined(message)
+        elif one := self._open.pop(message.token, None):
+            if message.error is not None:
+                self._refuse(one.id, message.error)
+            else:
+                self._note(one, message.value)
+                self._line.send(message.value, answers=one.id)
+            self._end_if_idle()
+
+    def _refuse(self, id_: int, refusal: Refused) -> None:
+        self._line.send(p.Error(id_, _CODES.get(refusal.code, refusal.code), refusal.message))
+
+    def _note(self, one: _Open, answer: Any) -> None:
+        """Keep the books of who holds which context."""
+        if isinstance(one.request, (p.ContextCreate, p.ContextFork)):
+            self._contexts[answer.context] = one.member
+        elif isinstance(one.request, p.ContextDrop):
+            self._contexts.pop(one.request.context, None)
+
+    # --- the end
+
+    @on(Stop)
+    def _stop(self, message: Stop) -> None:
+        self.stop("shutdown", message.reason)
+
+    def teardown(self, exit: Exit) -> None:
+        """Close the socket, and drop the contexts: nobody else can name them."""
+        self._line.drop()
+        for context, name in self._contexts.items():
+            try:
+                _member(name).tell(p.ContextDrop(0, context))
+            except Refused:  # the member has ended, and its contexts with it
+                continue
+
+
+def _member(name: str) -> Ref:
+    ref = whereis(member_actor(name))
+    if ref is None:
+        raise Refused("unknown_member", f"the pool has no member {name!r:.200}; load it first (MemberLoad)")
+    return ref
+
+
+def _service(name: str) -> Ref:
+    ref = whereis(name)
+    if ref is None:
+        raise Gone(f"the pool's {name}")
+    return ref

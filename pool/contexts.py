@@ -1,0 +1,161 @@
+"""The worker's contexts: segments and their exact tokens. Used by one thread, which no decode ever holds up.
+
+A context id is random, so that one from before a restart is unknown and never another's.
+"""
+
+import uuid
+from dataclasses import dataclass, field
+from itertools import dropwhile
+
+from aerix.actors import Refused
+from aerix.pool import protocol as p
+from aerix.pool.bounds import CONTEXTS, SEGMENTS
+from aerix.pool.rows import Vocabulary
+from aerix.pool.template import Template
+
+
+@dataclass(slots=True)
+class Context:
+    """Segments in order, with the tokens each has: what the template writes before its text, then the text."""
+
+    id: str
+    segments: list[p.Segment] = field(default_factory=list)
+    tokens: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def roles(self) -> tuple[p.Role, ...]:
+        """The segments' roles, which are all that a template sees of them."""
+        return tuple(segment.role for segment in self.segments)
+
+    def flat(self) -> list[int]:
+        """The context's token ids, without the opening of the model's turn."""
+        return [token for tokens in self.tokens for token in tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A context at the moment a generation was asked for."""
+
+    segments: tuple[p.Segment, ...]
+    tokens: tuple[int, ...]
+    """With the opening of the model's turn."""
+
+
+class Contexts:
+    """All contexts of a worker, and the requests that change and read them."""
+
+    def __init__(self, vocabulary: Vocabulary, template: Template) -> None:
+        self._vocabulary = vocabulary
+        self._template = template
+        self._contexts: dict[str, Context] = {}
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def handle(self, request: object) -> object:
+        """Answer a context request, or raise Refused. Nothing has changed after a refusal."""
+        match request:
+            case p.ContextCreate(id, _, segments):
+                return self._state(id, self._add(self._grown([], [], segments)))
+            case p.ContextAppend(id, name, segments):
+                context = self._find(name)
+                return self._state(id, self._set(context, len(context.segments), segments))
+            case p.ContextReplace(id, name, segment):
+                return self._state(id, self._replace(self._find(name), segment))
+            case p.ContextRemove(id, name, names):
+                return self._state(id, self._remove(self._find(name), names))
+            case p.ContextFork(id, name, upto):
+                return self._state(id, self._fork(self._find(name), upto))
+            case p.ContextDrop(id, name):
+                del self._contexts[self._find(name).id]
+                return p.Ok(id)
+            case p.ContextRead(id, name):
+                context = self._find(name)
+                return p.ContextText(id, context.id, list(context.segments), context.flat())
+        raise Refused("unknown_request", f"A worker does not know the request {type(request).__name__}.")
+
+    def prompt(self, name: str) -> Prompt:
+        """What a generation on the context starts from. Raises Refused ``unknown_context``, ``empty_context``."""
+        context = self._find(name)
+        if not context.segments:
+            raise Refused("empty_context", "The context has no segment: there is nothing to answer to.")
+        opening = self._template.turn(context.roles)
+        return Prompt(tuple(context.segments), (*context.flat(), *opening))
+
+    # --- private --------------------------------------------------------------------------------------------------
+
+    def _find(self, name: str) -> Context:
+        context = self._contexts.get(name)
+        if context is None:
+            raise Refused("unknown_context", f"There is no context {name} here; create it again.")
+        return context
+
+    def _add(self, context: Context) -> Context:
+        if len(self._contexts) >= CONTEXTS.count:
+            raise Refused("too_many_contexts", f"There are {CONTEXTS.count} contexts already; drop one.")
+        self._contexts[context.id] = context
+        return context
+
+    def _fork(self, context: Context, upto: str | None) -> Context:
+        end = len(context.segments) if upto is None else _index(context, upto) + 1
+        return self._add(Context(uuid.uuid4().hex, context.segments[:end], context.tokens[:end]))
+
+    def _replace(self, context: Context, segment: p.Segment) -> Context:
+        at = _index(context, segment.id)
+        return self._set(context, at, [segment, *context.segments[at + 1 :]])
+
+    def _remove(self, context: Context, names: list[str]) -> Context:
+        if not names:
+            return context
+        first = min(_index(context, name) for name in names)
+        return self._set(context, first, [s for s in context.segments[first:] if s.id not in names])
+
+    def _set(self, context: Context, at: int, segments: list[p.Segment]) -> Context:
+        """Everything from segment ``at`` on is these."""
+        grown = self._grown(context.segments[:at], context.tokens[:at], segments)
+        context.segments, context.tokens = grown.segments, grown.tokens
+        return context
+
+    def _grown(self, kept: list[p.Segment], tokens: list[tuple[int, ...]], added: list[p.Segment]) -> Context:
+        context = Context(uuid.uuid4().hex, list(kept), list(tokens))
+        _check([*kept, *added])
+        for segment in added:
+            markers = self._template.segment(context.roles, segment.role)
+            context.tokens.append((*markers, *self._text(segment)))
+            context.segments.append(segment)
+        return context
+
+    def _text(self, segment: p.Segment) -> list[int]:
+        """A text's tokens: the exact ones where they are of this vocabulary."""
+        if segment.tokens is None or segment.vocab != self._vocabulary.digest:
+            return self._vocabulary.tokenize(segment.text, special=False)
+        check_tokens(segment.tokens, self._vocabulary)
+        return segment.tokens
+
+    def _state(self, id: int, context: Context) -> p.ContextState:  # noqa: A002 - the field's name
+        counts = [p.SegmentCount(s.id, len(t)) for s, t in zip(context.segments, context.tokens, strict=True)]
+        opening = len(self._template.turn(context.roles)) if context.segments else 0
+        return p.ContextState(id, context.id, counts, sum(c.tokens for c in counts), opening)
+
+
+def check_tokens(tokens: list[int], vocabulary: Vocabulary) -> None:
+    """Refuse ids that the vocabulary does not have."""
+    if not all(0 <= token < vocabulary.size for token in tokens):
+        raise Refused("bad_tokens", f"Token ids must be at least 0 and below {vocabulary.size}.")
+
+
+def _index(context: Context, name: str) -> int:
+    for at, segment in enumerate(context.segments):
+        if segment.id == name:
+            return at
+    raise Refused("unknown_segment", f"The context has no segment {name}.")
+
+
+def _check(segments: list[p.Segment]) -> None:
+    if len(segments) > SEGMENTS.count:
+        raise Refused("too_many_segments", f"{len(segments)} segments are more than {SEGMENTS.count}.")
+    if len({segment.id for segment in segments}) < len(segments):
+        raise Refused("duplicate_segment", "Two segments of a context have the same id.")
+    roles = [segment.role for segment in segments]
+    if "system" in dropwhile(lambda role: role == "system", roles):
+        raise Refused("late_system", "System segments stand at a context's start, before all others.")

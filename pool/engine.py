@@ -1,0 +1,325 @@
+"""llama.cpp behind the Engine protocol: load, decode batches, copy and cut sequences. The only file of llama_cpp.
+
+Facts and traps: spec/engine-facts.md. Everything here runs in a worker process, which may die by a signal at any call.
+"""
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+
+from aerix.actors import Refused
+from aerix.actors.log import log
+from aerix.pool.bounds import BATCH, SEQUENCES
+from aerix.pool.ladder import Rung
+from aerix.pool.rows import Aborted, EngineFacts, EngineFailed, OutOfRoom, Row, Scene
+from aerix.pool.workerargs import WorkerArgs
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+    from aerix.pool.rows import Logits
+
+_NEUTRAL = "\x01"
+_SMALL_BATCH = 32
+_WINDOWS = (32768, 16384, 8192)
+_ROUND = 256
+_WARNING = 3
+_ERROR = 4
+_PIECE_BYTES = 4096
+_DECODED, _NO_SLOT, _ABORTED = 0, 1, 2
+
+
+# --- the vocabulary -----------------------------------------------------------------------------------------------
+
+
+class LlamaVocabulary:
+    """A model file's vocabulary. llama.cpp's tokenizer is thread-safe, and nothing here changes after birth."""
+
+    def __init__(self, model: "_Model") -> None:
+        self._model = model
+        self._vocab = vocab = llama_cpp.llama_model_get_vocab(model.pointer)
+        self.size: int = llama_cpp.llama_vocab_n_tokens(vocab)
+        self.ends = tuple(t for t in range(self.size) if llama_cpp.llama_vocab_is_eog(vocab, t))
+        bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
+        self.bos: int | None = bos if llama_cpp.llama_vocab_get_add_bos(vocab) and bos >= 0 else None
+        self._written = [self._write(token) for token in range(self.size)]
+        self._control = [bool(llama_cpp.llama_vocab_is_control(vocab, t)) for t in range(self.size)]
+        self.bos_text, self.eos_text = (self._written[t].decode() if t >= 0 else "" for t in (bos, eos))
+        self.chat_template = model.chat_template
+        self.digest = self._digest()
+        self._neutral = self._find_neutral()
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """The text's ids. Where the vocabulary puts a space before a text, it is put before a neutral character."""
+        tokens = self._tokenize((_NEUTRAL + text if self._neutral else text), special=special)
+        lead = len(self._neutral)
+        assert tokens[:lead] == self._neutral, "the neutral character merged with the text"
+        return tokens[lead:]
+
+    def piece(self, token: int) -> bytes:
+        """A token's bytes; none for a control token."""
+        return b"" if self._control[token] else self._written[token]
+
+    def guide(self) -> "LLTokenizer":
+        """The vocabulary for llguidance (a quarter of a second for 49,152 entries, once)."""
+        return self._guide
+
+    @cached_property
+    def _guide(self) -> "LLTokenizer":
+        from llguidance import LLTokenizer
+
+        library = llama_cpp.llama_cpp._lib  # noqa: SLF001  # the matcher wants the C function's address
+        make: Any = LLTokenizer
+        guide: LLTokenizer = make.from_llamacpp(
+            tokens=self._guide_entries(),
+            vocab_ptr=self._vocab,
+            tokenize_fptr=ctypes.cast(library.llama_tokenize, ctypes.c_void_p).value,
+            eos_token=list(self.ends),
+            slices=None,
+        )
+        return guide
+
+    def _guide_entries(self) -> list[bytes]:
+        """Each entry's bytes, 0xff before those that are no text: the matcher's sign for control tokens."""
+        return [
+            b"\xff" + text if self._is_markup(token) else text for token, text in enumerate(self._written)
+        ]
+
+    def _is_markup(self, token: int) -> bool:
+        text = self._written[token]
+        user_defined = (
+            llama_cpp.llama_vocab_get_attr(self._vocab, token) & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        )
+        return self._control[token] or bool(user_defined and text.startswith(b"<") and text.endswith(b">"))
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for entry in self._guide_entries():
+            digest.update(len(entry).to_bytes(4, "big") + entry)
+        return digest.hexdigest()
+
+    def _find_neutral(self) -> list[int]:
+        plain = self._tokenize("a", special=False)
+        adds_space = b"".join(self._written[t] for t in plain) != b"a"
+        return self._tokenize(_NEUTRAL, special=False) if adds_space else []
+
+    def _tokenize(self, text: str, *, special: bool) -> list[int]:
+        raw = text.encode("utf-8", "replace")
+        room = len(raw) + 8
+        while True:
+            buffer = (ctypes.c_int32 * room)()
+            count = llama_cpp.llama_tokenize(self._vocab, raw, len(raw), buffer, room, False, special)
+            if count >= 0:
+                return buffer[:count]
+            room = -count
+
+    def _write(self, token: int) -> bytes:
+        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+        count = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, _PIECE_BYTES, 0, True)
+        return buffer.raw[: max(count, 0)]
+
+
+# --- the model file -----------------------------------------------------------------------------------------------
+
+
+class _Model:
+    """An open model file. Freed by ``close``."""
+
+    def __init__(self, path: str, *, plain_weights: bool = False, vocab_only: bool = False) -> None:
+        _LOG.install()
+        llama_cpp.llama_backend_init()
+        params = llama_cpp.llama_model_default_params()
+        params.vocab_only = vocab_only
+        params.use_extra_bufts = not plain_weights
+        self.pointer = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.pointer:
+            raise Refused("load_failed", f"llama.cpp cannot load {path}: {_LOG.last or 'it gives no reason'}")
+
+    @property
+    def chat_template(self) -> str | None:
+        text = llama_cpp.llama_model_chat_template(self.pointer, None)
+        return text.decode("utf-8", "replace") if text else None
+
+    @property
+    def row_bytes(self) -> int:
+        """What one row takes in the cache: keys and values of every layer, two bytes a number."""
+        layers: int = llama_cpp.llama_model_n_layer(self.pointer)
+        heads: int = llama_cpp.llama_model_n_head_kv(self.pointer)
+        plain: int = llama_cpp.llama_model_n_embd(self.pointer) // llama_cpp.llama_model_n_head(self.pointer)
+        arch = self.meta("general.architecture")
+        key, value = (int(self.meta(f"{arch}.attention.{x}_length") or plain) for x in ("key", "value"))
+        return 2 * layers * heads * (key + value)
+
+    def meta(self, key: str) -> str:
+        """A value of the file's header; empty where it has none."""
+        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+        found = llama_cpp.llama_model_meta_val_str(self.pointer, key.encode(), buffer, _PIECE_BYTES)
+        return buffer.value.decode("utf-8", "replace") if found >= 0 else ""
+
+    def close(self) -> None:
+        llama_cpp.llama_model_free(self.pointer)
+
+
+def load_vocabulary(path: str) -> LlamaVocabulary:
+    """Only a model's vocabulary and template, without its weights. Raises Refused ``load_failed``."""
+    return LlamaVocabulary(_Model(path, vocab_only=True))
+
+
+class _Log:
+    """llama.cpp's log: warnings and errors go to ours, the last error is kept for the refusal that follows it."""
+
+    def __init__(self) -> None:
+        self.last = ""
+        self.muted = False
+        self._callback = llama_cpp.llama_log_callback(self._take)
+
+    def install(self) -> None:
+        llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def _take(self, level: int, text: bytes, _data: object) -> None:
+        if level not in (_WARNING, _ERROR) or self.muted:
+            return
+        line = text.decode("utf-8", "replace").strip()
+        if level == _ERROR:
+            self.last = line
+        log("engine.said", level="warning", text=line)
+
+
+_LOG = _Log()
+
+
+# --- the engine ---------------------------------------------------------------------------------------------------
+
+
+class LlamaEngine:
+    """One model with one cache of cells that all sequences share. Made for one thread, ``interrupt`` for any."""
+
+    def __init__(self, args: WorkerArgs, rung: Rung) -> None:
+        self._model = _Model(args.model, plain_weights=rung.plain_weights)
+        self._abort = ctypes.create_string_buffer(2)
+        self.vocabulary = LlamaVocabulary(self._model)
+        threads = 1 if rung.one_thread else args.threads or len(os.sched_getaffinity(0))
+        batch = _SMALL_BATCH if rung.small_batch else args.batch or BATCH.count
+        self._context, window = self._open(args, threads, batch)
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._batch = llama_cpp.llama_batch_init(batch, 0, 1)
+        self.facts = EngineFacts(
+            window=window,
+            cells=llama_cpp.llama_n_ctx(self._context),
+            sequences=SEQUENCES.count,
+            batch=batch,
+            threads=threads,
+        )
+
+    def begin(self, sequence: int, scene: Scene) -> None:
+        """A model needs no scene."""
+
+    def decode(self, rows: Sequence[Row]) -> "list[Logits]":
+        """See Engine. Raises EngineFailed where llama.cpp gives up."""
+        assert 0 < len(rows) <= self.facts.batch
+        self._fill(rows)
+        code = llama_cpp.llama_decode(self._context, self._batch)
+        if code == _NO_SLOT:
+            raise OutOfRoom
+        if code == _ABORTED:
+            raise Aborted
+        if code != _DECODED:
+            raise EngineFailed(f"llama_decode returned {code}: {_LOG.last}")
+        return [self._logits(i) for i, row in enumerate(rows) if row.logits]
+
+    def copy(self, source: int, target: int, upto: int) -> None:
+        """Shares the cells; under a millisecond whatever the length."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, upto)
+
+    def cut(self, sequence: int, at: int) -> bool:
+        """See Engine."""
+        return bool(llama_cpp.llama_memory_seq_rm(self._memory, sequence, at, -1))
+
+    def stuck(self, sequence: int, allowed: list[bytes]) -> Refused:
+        """Logits that are no numbers: a damaged file, or arithmetic that broke."""
+        return Refused(
+            "model_broken", "The model's output is not a number at this point; check its file's hash."
+        )
+
+    def interrupt(self) -> None:
+        """See Engine."""
+        _LOG.muted = True
+        self._abort[0] = b"\x01"
+
+    def resume(self) -> None:
+        """See Engine."""
+        self._abort[0] = b"\x00"
+        _LOG.muted = False
+
+    def close(self) -> None:
+        """See Engine."""
+        llama_cpp.llama_batch_free(self._batch)
+        llama_cpp.llama_free(self._context)
+        self._model.close()
+
+    # --- private --------------------------------------------------------------------------------------------------
+
+    def _open(self, args: WorkerArgs, threads: int, batch: int) -> tuple[int, int]:
+        """The context, with the largest window that fits, and that window."""
+        row_bytes, trained = self._model.row_bytes, llama_cpp.llama_model_n_ctx_train(self._model.pointer)
+        for window, cells in fitting(args, trained, row_bytes):
+            params = self._params(cells, threads, batch)
+            context = llama_cpp.llama_init_from_model(self._model.pointer, params)
+            if context:
+                return context, min(window, llama_cpp.llama_n_ctx_seq(context))
+        raise Refused(
+            "no_memory",
+            f"{args.model} has no room: a row takes {row_bytes:,} bytes, and {args.memory:,} bytes are allowed "
+            f"(0: what the system gives). Set a smaller `window` for this model, or unload another one.",
+        )
+
+    def _params(self, cells: int, threads: int, batch: int) -> llama_cpp.llama_context_params:
+        params: llama_cpp.llama_context_params = llama_cpp.llama_context_default_params()
+        params.n_ctx = cells
+        params.n_batch = params.n_ubatch = batch
+        params.n_seq_max = SEQUENCES.count
+        params.n_threads = params.n_threads_batch = threads
+        params.kv_unified = True
+        # The callback is asked between any two operations, about 1,000 times a token. C's strlen is false on an empty
+        # string and true on another: one byte, set from any thread, ends the decode, and no Python runs in it.
+        strlen = ctypes.CDLL(None).strlen
+        params.abort_callback = ctypes.cast(strlen, llama_cpp.ggml_abort_callback)
+        params.abort_callback_data = ctypes.c_void_p(ctypes.addressof(self._abort))
+        return params
+
+    def _fill(self, rows: Sequence[Row]) -> None:
+        batch = self._batch
+        batch.n_tokens = len(rows)
+        for i, row in enumerate(rows):
+            batch.token[i] = row.token
+            batch.pos[i] = row.position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = row.sequence
+            batch.logits[i] = row.logits
+
+    def _logits(self, index: int) -> "Logits":
+        pointer = llama_cpp.llama_get_logits_ith(self._context, index)
+        address = ctypes.addressof(pointer.contents)
+        logits: Logits = np.ctypeslib.as_array((ctypes.c_float * self.vocabulary.size).from_address(address))
+        return logits
+
+
+def fitting(args: WorkerArgs, trained: int, row_bytes: int) -> list[tuple[int, int]]:
+    """The pairs of window and cells to try, largest first (DESIGN section 4, Load)."""
+    usual = [window for window in _WINDOWS if window <= trained] or [trained]
+    windows = [args.window] if args.window else usual
+    room = args.memory // row_bytes if args.memory else None
+    pairs = []
+    for window in windows:
+        cells = args.cells or window + (args.max_batch - 1) * (window // 4 + 1024)
+        if room is not None and cells > room:
+            cells = room // _ROUND * _ROUND
+        if cells >= (window if not args.cells else 1):
+            pairs.append((min(window, cells), cells))
+    return pairs

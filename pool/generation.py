@@ -1,0 +1,306 @@
+"""One generation, step by step: which rows to compute next, and what their logits mean.
+
+A scheduler asks ``rows``, decodes them, and hands the logits to ``take``, until ``done`` is there. Nothing here waits.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from aerix.actors import Refused
+from aerix.pool import protocol as p
+from aerix.pool.constraint import Json
+from aerix.pool.contexts import Prompt
+from aerix.pool.prefix import Copy, Lease, Operation, Shelf
+from aerix.pool.rows import Aborted, Engine, EngineFailed, Row, Scene, Vocabulary
+from aerix.pool.sampling import Sampler
+
+if TYPE_CHECKING:
+    from aerix.pool.rows import Logits
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A ``Generate`` with the prompt as it was when the request came."""
+
+    call: int
+    request: p.Generate
+    prompt: Prompt
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class Bench:
+    """The engine and the shelf that mirrors its cache: every operation of one is done on the other."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.shelf = Shelf(engine.facts.sequences, engine.facts.cells, cuttable=engine.facts.cuttable)
+
+    def admit(self, tokens: Sequence[int], *, reserve: int, latest: int | None = None) -> Lease | None:
+        """See Shelf.admit; the engine has done it too."""
+        lease = self.shelf.admit(tokens, reserve=reserve, latest=latest)
+        if lease:
+            self._do(lease.operations)
+        return lease
+
+    def decode(self, rows: list[Row]) -> "list[Logits]":
+        """See Engine.decode. After Aborted the engine holds what the shelf says, no more."""
+        try:
+            return self.engine.decode(rows)
+        except Aborted:
+            self.engine.resume()
+            for sequence in {row.sequence for row in rows}:
+                if not self.engine.cut(sequence, len(self.shelf.tokens(sequence))):
+                    raise EngineFailed("a sequence cannot be cut after an interrupted step") from None
+            raise
+
+    def release(self, sequence: int, *, keep: bool = True) -> None:
+        """See Shelf.release. Rows that the engine has computed and nobody counted are cut."""
+        whole = self.engine.cut(sequence, len(self.shelf.tokens(sequence)))
+        self._do(self.shelf.release(sequence, keep=keep and whole))
+
+    def _do(self, operations: tuple[Operation, ...]) -> None:
+        for operation in operations:
+            if isinstance(operation, Copy):
+                self.engine.copy(operation.source, operation.target, operation.upto)
+            else:
+                cut = self.engine.cut(operation.sequence, operation.at)
+                assert cut, "the shelf cuts only where the engine can"
+
+
+class Generation(Protocol):
+    """What a scheduler drives."""
+
+    job: Job
+    done: p.Done | None
+
+    def open(self) -> bool:
+        """Take cells and a sequence; False where there is no room yet. Raises Refused."""
+        ...
+
+    def rows(self, limit: int) -> list[Row]:
+        """The next rows to compute, at most ``limit``."""
+        ...
+
+    def take(self, rows: list[Row], logits: "list[Logits]") -> None:
+        """The rows are computed; these are the logits of those that asked."""
+        ...
+
+    def end(self, stop: p.Stop) -> None:
+        """End now. Sets ``done``."""
+        ...
+
+    def close(self) -> None:
+        """Give the sequences back. Must be called once the generation is over, however it ended."""
+        ...
+
+
+def start(job: Job, bench: Bench, send: Callable[[object], None]) -> Generation:
+    """The generation that a request asks for. Raises Refused."""
+    from aerix.pool.choice import Choice
+
+    constraint = job.request.constraint
+    if constraint is not None and constraint.texts is not None:
+        return Choice(job, bench, send, constraint.texts)
+    return Turn(job, bench, send)
+
+
+def cancelled(job: Job, vocabulary: Vocabulary) -> p.Done:
+    """The end of a generation that was cancelled before it began."""
+    tokens = job.request.start
+    text = b"".join(vocabulary.piece(token) for token in tokens).decode("utf-8", "replace")
+    usage = Times().usage(len(job.prompt.tokens), len(tokens), 0)
+    return p.Done(job.request.id, "cancelled", text, tokens, usage, vocabulary.digest)
+
+
+class Turn:
+    """A generated turn, free or held to a schema. Forced stretches are appended without sampling."""
+
+    def __init__(self, job: Job, bench: Bench, send: Callable[[object], None]) -> None:
+        self.job = job
+        self.done: p.Done | None = None
+        self._bench, self._send = bench, send
+        self._vocabulary = bench.engine.vocabulary
+        self._sampler = Sampler(job.request.sampling)
+        self._generated = list(job.request.start)
+        self._sent = len(self._generated)
+        self._forced = 0
+        self._lease: Lease | None = None
+        self._times = Times()
+        check_window(job, bench.engine.facts.window, job.request.max_tokens)
+        self._json = self._constraint()
+
+    def open(self) -> bool:
+        """See Generation. A turn that is whole with what the client brought needs no room at all."""
+        if self._json and self._json.complete:
+            self.end("final")
+            return True
+        self._extend()
+        if self.done:
+            return True
+        room = self.job.request.max_tokens - len(self._generated)
+        self._lease = self._bench.admit(self._tokens(), reserve=room)
+        if self._lease:
+            self._times.restored()
+            self._bench.engine.begin(self._lease.sequence, self._scene())
+        return self._lease is not None
+
+    def rows(self, limit: int) -> list[Row]:
+        """What is known and not yet computed; the last of it is asked what comes next."""
+        sequence = self._leased.sequence
+        at = len(self._bench.shelf.tokens(sequence))
+        tokens = self._tokens()
+        end = min(at + limit, len(tokens))
+        return [Row(tokens[i], i, sequence, i == len(tokens) - 1) for i in range(at, end)]
+
+    def take(self, rows: list[Row], logits: "list[Logits]") -> None:
+        """See Generation: count the rows, then draw, or tell how far the prompt is."""
+        self._bench.shelf.commit(self._leased.sequence, [row.token for row in rows])
+        if logits:
+            self._times.filled()
+            self._draw(logits[0])
+        else:
+            start, total = self._leased.start, len(self._tokens())
+            self._send(p.Progress(self.job.request.id, rows[-1].position + 1 - start, total - start))
+
+    def end(self, stop: p.Stop) -> None:
+        """See Generation."""
+        self._flush()
+        text = b"".join(self._vocabulary.piece(token) for token in self._generated)
+        self.done = p.Done(
+            self.job.request.id,
+            stop,
+            text.decode("utf-8", "replace"),
+            self._generated,
+            self._usage(),
+            self._vocabulary.digest,
+        )
+
+    def close(self) -> None:
+        """See Generation. Prompt and output stay on the shelf."""
+        if self._lease:
+            self._bench.release(self._lease.sequence)
+
+    # --- private --------------------------------------------------------------------------------------------------
+
+    @property
+    def _leased(self) -> Lease:
+        assert self._lease is not None
+        return self._lease
+
+    def _constraint(self) -> Json | None:
+        """The schema, followed through the ids that the client brought."""
+        constraint = self.job.request.constraint
+        if constraint is None or constraint.schema is None:
+            return None
+        follower = Json(constraint.schema, self._vocabulary.guide())
+        if follower.take(self._generated) < len(self._generated):
+            raise Refused("bad_start", "The ids in `start` are no beginning of what the schema allows.")
+        return follower
+
+    def _scene(self) -> Scene:
+        prompt = self.job.prompt
+        return Scene(prompt.segments, len(prompt.tokens), resumed=bool(self.job.request.start))
+
+    def _tokens(self) -> list[int]:
+        return [*self.job.prompt.tokens, *self._generated]
+
+    def _draw(self, logits: "Logits") -> None:
+        allowed = self._json.allowed() if self._json else None
+        token = self._sampler.draw(logits, len(self._generated), allowed)
+        if token is None:
+            some = self._json.some_allowed() if self._json else []
+            raise self._bench.engine.stuck(self._leased.sequence, some)
+        if token in self._vocabulary.ends:
+            self.end("final" if self._json else "stop")
+            return
+        self._generated.append(token)
+        if self._json:
+            self._json.take([token])
+        self._extend()
+        self._flush()
+
+    def _extend(self) -> None:
+        """Append what the schema forces, and see whether that, or the limit, is the end."""
+        if self._json and not self._json.complete:
+            forced = self._json.forced()
+            self._forced += len(forced)
+            self._generated += forced
+        limit = self.job.request.max_tokens
+        if len(self._generated) > limit or (len(self._generated) == limit and not self._complete):
+            self._forced -= min(len(self._generated) - limit, self._forced)
+            del self._generated[limit:]
+            self.end("length")
+        elif self._complete:
+            self.end("final")
+
+    @property
+    def _complete(self) -> bool:
+        return self._json is not None and self._json.complete
+
+    def _flush(self) -> None:
+        """Send what was generated and not sent."""
+        tokens = self._generated[self._sent :]
+        if tokens:
+            data = b"".join(self._vocabulary.piece(token) for token in tokens)
+            self._send(p.Token(self.job.request.id, tokens, data))
+            self._sent = len(self._generated)
+
+    def _usage(self) -> p.Usage:
+        start = self._lease.start if self._lease else 0
+        return self._times.usage(len(self.job.prompt.tokens), len(self._generated), start, self._forced)
+
+
+class Times:
+    """What a generation took: restoring rows, filling the prompt, decoding."""
+
+    def __init__(self) -> None:
+        self._begun = self._restored = self._filled = time.perf_counter()
+        self._filling = True
+
+    def restored(self) -> None:
+        """The rows that were there are in place."""
+        self._restored = time.perf_counter()
+
+    def filled(self) -> None:
+        """The prompt is computed. Later calls change nothing."""
+        if self._filling:
+            self._filled, self._filling = time.perf_counter(), False
+
+    def usage(self, prompt: int, completion: int, start: int, forced: int = 0) -> p.Usage:
+        """All of it until now."""
+        now = time.perf_counter()
+        filled = now if self._filling else self._filled
+        return p.Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            recomputed_from=min(start, prompt),
+            shelf="resident" if start else "none",
+            restore_ms=_ms(self._restored - self._begun),
+            fill_ms=_ms(max(filled - self._restored, 0)),
+            decode_ms=_ms(now - filled),
+            forced_tokens=forced,
+        )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def check_window(job: Job, window: int, reply: int) -> None:
+    """Refuse what cannot fit: nothing is shortened silently."""
+    if reply < 1:
+        raise Refused("bad_request", f"max_tokens is {reply}; it must be at least 1.")
+    if len(job.request.start) > reply:
+        raise Refused(
+            "bad_request", f"`start` has {len(job.request.start)} ids, more than the {reply} of max_tokens."
+        )
+    prompt = len(job.prompt.tokens)
+    if prompt + reply > window:
+        raise Refused(
+            "context_overflow",
+            f"The prompt's {prompt} tokens and a reply of up to {reply} are {prompt + reply}, "
+            f"more than the window's {window}.",
+        )

@@ -1,0 +1,226 @@
+"""The engine that plays a script: for the rows of a generation it gives the logits of the script's next token.
+
+Everything above it (scheduler, sampler, constraint, prefix store) runs as with a model. Faults are real: the process
+dies, or hangs.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aerix.actors import Refused
+from aerix.pool.bounds import BATCH, SEQUENCES
+from aerix.pool.bytevocab import ByteVocabulary
+from aerix.pool.rows import Aborted, EngineFacts, OutOfRoom, Row, Scene, Vocabulary
+from aerix.pool.script import Script, Step
+from aerix.pool.workerargs import WorkerArgs
+
+if TYPE_CHECKING:
+    from aerix.pool.rows import Logits
+
+PREFIX = "scripted:"
+
+_UNLIKELY = -30.0
+_SHOWN = 40
+
+
+@dataclass(slots=True)
+class _Play:
+    """A step that is being played, with the token that comes next at each byte of its text."""
+
+    step: Step
+    scene: Scene
+    data: bytes
+    plan: dict[int, int] = field(default_factory=dict)
+    drawn: int = 0
+
+    @property
+    def fault_at(self) -> int:
+        """The byte from which on the step's fault comes: in the middle of a turn, after a text."""
+        return len(self.data) // 2 if self.step.whole else len(self.data)
+
+    @property
+    def faulty(self) -> bool:
+        """Deaths come once: not in a generation that was taken up again. In a turn, not before its first token."""
+        return not self.scene.resumed and (bool(self.drawn) or not self.step.whole)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What a sequence holds, and what of it is generated."""
+
+    tokens: list[int] = field(default_factory=list)
+    play: _Play | None = None
+    said: bytearray = field(default_factory=bytearray)
+
+
+class ScriptedEngine:
+    """See Engine. Raises Refused ``bad_script`` or ``load_failed`` where it cannot be made."""
+
+    def __init__(self, args: WorkerArgs, load_vocabulary: Callable[[str], Vocabulary]) -> None:
+        """``load_vocabulary`` reads that of a model file; it is not called for ``bytes``."""
+        self._script = Script(Path(args.model.removeprefix(PREFIX)))
+        name = self._script.header.tokenizer
+        path = self._script.path.parent / name
+        self.vocabulary: Vocabulary = ByteVocabulary() if name == "bytes" else load_vocabulary(str(path))
+        window = args.window or self._script.header.window
+        self.facts = EngineFacts(
+            window=window,
+            cells=args.cells or window * args.max_batch,
+            sequences=SEQUENCES.count,
+            batch=args.batch or BATCH.count,
+            threads=1,
+            json=self._script.header.json,
+        )
+        self._sequences: dict[int, _Rows] = {}
+        self._interrupted = threading.Event()
+
+    def begin(self, sequence: int, scene: Scene) -> None:
+        """Choose the step. Raises Refused ``script_ended``."""
+        step = self._chosen(scene) if scene.texts else self._script.step(scene.segments)
+        rows = self._sequences.setdefault(sequence, _Rows())
+        rows.play = _Play(step, scene, step.text.encode())
+        rows.said = self._said(rows)
+
+    def decode(self, rows: Sequence[Row]) -> "list[Logits]":
+        """See Engine. Raises Refused ``script_mismatch``, ``scripted_error``."""
+        if self._interrupted.is_set():
+            raise Aborted
+        return [self._after(held) for held in (self._add(row) for row in rows) if held]
+
+    def copy(self, source: int, target: int, upto: int) -> None:
+        """See Engine. A fork plays on where its source is."""
+        held = self._sequences[source]
+        fork = self._sequences[target] = _Rows(held.tokens[:upto], held.play)
+        fork.said = self._said(fork)
+
+    def cut(self, sequence: int, at: int) -> bool:
+        """See Engine."""
+        held = self._sequences.get(sequence)
+        if held:
+            del held.tokens[at:]
+            held.said = self._said(held)
+        return True
+
+    def stuck(self, sequence: int, allowed: list[bytes]) -> Refused:
+        """The constraint does not take what the script says."""
+        held = self._sequences[sequence]
+        assert held.play is not None
+        says = held.play.data[len(held.said) :] or b"the end of the turn"
+        taken = ", ".join(repr(piece.decode("utf-8", "replace")) for piece in allowed) or "nothing"
+        return self._mismatch(
+            held.play, held.said, says, f"only this is allowed there, among others: {taken}"
+        )
+
+    def interrupt(self) -> None:
+        """See Engine."""
+        self._interrupted.set()
+
+    def resume(self) -> None:
+        """See Engine."""
+        self._interrupted.clear()
+
+    def close(self) -> None:
+        """See Engine."""
+
+    # --- private --------------------------------------------------------------------------------------------------
+
+    def _chosen(self, scene: Scene) -> Step:
+        assert scene.texts is not None
+        text = self._script.choice(scene.segments, scene.texts)
+        return Step(0, None, text, whole=False, delay=0, per_token_delay=0, fault=None)
+
+    def _add(self, row: Row) -> _Rows | None:
+        held = self._sequences.setdefault(row.sequence, _Rows())
+        assert row.position == len(held.tokens), "rows come in order"
+        held.tokens.append(row.token)
+        if held.play and row.position >= held.play.scene.prompt:
+            held.said += self.vocabulary.piece(row.token)
+        return held if row.logits else None
+
+    def _said(self, held: _Rows) -> bytearray:
+        generated = held.tokens[held.play.scene.prompt :] if held.play else []
+        return bytearray(b"".join(self.vocabulary.piece(token) for token in generated))
+
+    def _after(self, held: _Rows) -> "Logits":
+        """The logits of what comes next: the script's token, and nothing else."""
+        play = held.play
+        assert play is not None, "a generation begins before its rows are decoded"
+        if play.scene.texts:
+            return self._scored(play, held.said)
+        if not play.data.startswith(held.said):
+            said = bytes(held.said)
+            raise self._mismatch(
+                play, said[: _start_of_difference(said, play.data)], play.data, "the schema forces more"
+            )
+        if len(held.said) >= play.fault_at and play.faulty:
+            self._fail(play)
+        self._wait(play)
+        play.drawn += 1
+        return self._only(self._next(play, len(held.said)), otherwise=-np.inf)
+
+    def _scored(self, play: _Play, said: bytearray) -> "Logits":
+        """For ``OneOf``: the chosen text is likely, every other one is not."""
+        if not play.data.startswith(said):
+            return np.zeros(self.vocabulary.size, dtype=np.float32)
+        return self._only(self._next(play, len(said)), otherwise=_UNLIKELY)
+
+    def _only(self, token: int, *, otherwise: float) -> "Logits":
+        logits = np.full(self.vocabulary.size, otherwise, dtype=np.float32)
+        logits[token] = 0
+        return logits
+
+    def _next(self, play: _Play, at: int) -> int:
+        """The token at byte ``at``: forced stretches may have been split otherwise than the text's own tokens."""
+        if at == len(play.data):
+            return self.vocabulary.ends[0]
+        if at not in play.plan:
+            offset = at
+            for token in self._tokens(play.data[at:]):
+                play.plan.setdefault(offset, token)
+                offset += len(self.vocabulary.piece(token))
+        return play.plan[at]
+
+    def _tokens(self, data: bytes) -> list[int]:
+        try:
+            return self.vocabulary.tokenize(data.decode(), special=False)
+        except UnicodeDecodeError:
+            return list(self.vocabulary.guide().tokenize_bytes(data))
+
+    def _wait(self, play: _Play) -> None:
+        first = not play.drawn and not play.scene.resumed
+        if self._interrupted.wait(play.step.delay if first else play.step.per_token_delay):
+            raise Aborted
+
+    def _fail(self, play: _Play) -> None:
+        match play.step.fault:
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                # For ever, on purpose: whoever waits for this process must have a deadline.
+                threading.Event().wait()
+            case "cut":
+                raise OutOfRoom
+            case "error":
+                raise Refused("scripted_error", f"{self._where(play)}: the step says `fault: error`.")
+
+    def _mismatch(self, play: _Play, said: bytes | bytearray, says: bytes, why: str) -> Refused:
+        after, then = (part.decode("utf-8", "replace") for part in (bytes(said[-_SHOWN:]), says[:_SHOWN]))
+        return Refused(
+            "script_mismatch", f"{self._where(play)}: after {after!r} the step says {then!r}, but {why}."
+        )
+
+    def _where(self, play: _Play) -> str:
+        return f"{self._script.path}, line {play.step.line}"
+
+
+def _start_of_difference(one: bytes, other: bytes) -> int:
+    return next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )

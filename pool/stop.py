@@ -1,0 +1,56 @@
+"""Stopping a pool, also one that does not answer: a request, then signals to the process that holds the socket's lock."""
+
+import os
+import select
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+from aerix.actors import DeadlineExceeded, Refused, start
+from aerix.actors.os_linux import pidfd_open
+from aerix.pool.address import holder
+from aerix.pool.bounds import STOP_WAIT
+from aerix.pool.client import PoolLink, PoolSettings
+from aerix.pool.protocol import StopPool
+
+
+def stop_pool(settings: PoolSettings, say: Callable[[str], None], complain: Callable[[str], int]) -> int:
+    """Stop the pool on ``settings.socket`` and wait until its process is gone; the exit code."""
+    pid = holder(settings.socket)
+    if pid is None:
+        return complain(f"no pool answers on {settings.socket}")
+    try:
+        process = pidfd_open(pid)
+    except ProcessLookupError:
+        say(f"the pool on {settings.socket} has just ended")
+        return 0
+    try:
+        if _ask_to_stop(settings) and _gone(process):
+            say(f"the pool on {settings.socket} has stopped (process {pid})")
+            return 0
+        for sig in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, sig)
+            if _gone(process):
+                say(
+                    f"the pool on {settings.socket} did not answer and was ended with {sig.name} (process {pid})"
+                )
+                return 0
+        return complain(f"process {pid}, the pool on {settings.socket}, could not be ended")
+    finally:
+        os.close(process)
+
+
+def _ask_to_stop(settings: PoolSettings) -> bool:
+    link = start(PoolLink(settings), "pool-link")
+    try:
+        link.ask(StopPool(0), STOP_WAIT.value)
+    except (Refused, DeadlineExceeded):
+        return False
+    finally:
+        link.stop()
+    return True
+
+
+def _gone(process: int) -> bool:
+    return bool(select.select([process], [], [], STOP_WAIT.value)[0])

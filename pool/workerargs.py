@@ -1,0 +1,38 @@
+"""What a member tells its worker process at birth. Imports nothing heavy."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerArgs:
+    """How to load and serve one model. A zero means "decide yourself"."""
+
+    model: str
+    """The path of a GGUF file, or ``scripted:`` and the path of a script."""
+    rung: int = 0
+    """Which step of ``ladder.LADDER`` to run on."""
+    threads: int = 0
+    """Threads to compute with; 0: one a core that this process may use."""
+    window: int = 0
+    """Rows a context may take; 0: the largest of 8k, 16k, 32k that the model was trained for and that fits."""
+    cells: int = 0
+    """Rows of all contexts together; 0: the window and ``max_batch - 1`` quarters of it, reduced to fit."""
+    max_batch: int = 4
+    """Generations at once that ``cells`` is made for."""
+    batch: int = 0
+    """Rows computed in one step; 0: the bound ``worker.batch``."""
+    memory: int = 0
+    """Bytes that the rows may take; 0: no limit but what the system gives."""
+    template: str = ""
+    """A chat template (its text, not its file) in place of the model's own."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a child process's arguments."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Self:
+        """The reverse of ``to_dict``; an unknown key is a TypeError."""
+        return cls(**plain)
