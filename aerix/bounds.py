@@ -102,7 +102,9 @@ SETTINGS_CHECKED = Bound(
 )
 INSTRUCTION_FILE = Bound("instructions.file", 4 * _MIB, "bytes", "instructions", "cut", "the file is skipped")
 INSTRUCTION_FILES = Bound("instructions.files", 100, "files", "instructions", "cut", "the rest is not read")
-INSTRUCTION_TOTAL = Bound("instructions.total", 8 * _MIB, "bytes", "instructions", "cut", "the rest is not read")
+INSTRUCTION_TOTAL = Bound(
+    "instructions.total", 8 * _MIB, "bytes", "instructions", "cut", "the rest is not read"
+)
 IMPORTS = Bound("instructions.imports", 1000, "imports", "instructions", "cut", "the rest is not looked for")
 IMPORT_HOPS = Bound(
     "instructions.hops", 4, "hops of imports", "instructions", "cut", "the import is not followed"

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from aerix import __version__
 from aerix.exits import INTERRUPTED, USAGE
@@ -63,9 +63,7 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"aerix {__version__}")
     _add_headless(parser)
     if full:
-        commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
-            title="commands", metavar="COMMAND"
-        )
+        commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")
         from aerix.pool.cli import add_parsers
         from aerix.settings_cli import add_parsers as add_settings
 

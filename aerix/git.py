@@ -29,16 +29,16 @@ _SWITCHED_OFF = (
 )
 _NOT_INHERITED = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS",
-    "GIT_DIFF_OPTS", "GIT_DIR", "GIT_EXTERNAL_DIFF", "GIT_GRAFT_FILE", "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE",
-    "GIT_NAMESPACE", "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_REPLACE_REF_BASE",
-    "GIT_SHALLOW_FILE", "GIT_WORK_TREE",
+    "GIT_DIFF_OPTS", "GIT_DIR", "GIT_EXTERNAL_DIFF", "GIT_GLOB_PATHSPECS", "GIT_GRAFT_FILE", "GIT_ICASE_PATHSPECS",
+    "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_LITERAL_PATHSPECS", "GIT_NAMESPACE", "GIT_NOGLOB_PATHSPECS",
+    "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
 )  # fmt: skip
 _ALWAYS = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
-    "GIT_LITERAL_PATHSPECS": "1",
     "LC_ALL": "C",
 }
 _STDERR_KEPT = 2048
@@ -56,7 +56,7 @@ class GitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a call of git gave. ``cut``: it said more than was allowed and was ended."""
+    """What a call of git gave. ``cut``: it said more than ``max_bytes`` and was ended."""
 
     exit: int
     out: bytes
@@ -81,8 +81,8 @@ def git(
 ) -> Done:
     """Run git and return what it said; ``config`` are more ``key=value`` settings for this call.
 
-    Raises GitError ``git_missing``, ``git_timeout`` (its process group is killed then), and, unless ``may_fail``,
-    ``git_failed`` with the last line of its own words.
+    Raises GitError ``git_missing``, ``git_timeout`` (its process group is killed then), ``git_output`` where it said
+    more than the bound and ``max_bytes`` is not given, and, unless ``may_fail``, ``git_failed`` with its own last line.
     """
     options = [part for setting in (*_SWITCHED_OFF, *config) for part in ("-c", setting)]
     with tempfile.TemporaryFile() if feed else Path(os.devnull).open("rb") as stdin:
@@ -95,6 +95,8 @@ def git(
         done = _collect(process, args[0], limit_s, GIT_OUTPUT.count if max_bytes is None else max_bytes)
     finally:
         _end(process)
+    if done.cut and max_bytes is None:
+        raise GitError("git_output", f"git {args[0]} said more than {GIT_OUTPUT.count:,} bytes")
     if done.exit != 0 and not done.cut and not may_fail:
         raise GitError("git_failed", f"git {args[0]} failed: {_last_line(done.err) or f'exit {done.exit}'}")
     return done

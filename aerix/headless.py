@@ -8,23 +8,21 @@ from pathlib import Path
 
 from aerix import __version__, folders
 from aerix.actors import ChildSpec, Ref, Refused, StartChild, StartFailed, Supervisor, start, whereis
+from aerix.actors.bounds import START
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.bounds import CANCEL
 from aerix.exits import FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE, USAGE
-from aerix.extensions.instructions import read_instructions
 from aerix.output import Output, complain
 from aerix.pool.client import POOL_UNREACHABLE, PoolLink, PoolSettings
 from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
 from aerix.pool.protocol import Sampling
 from aerix.session.events import SessionEnd, SessionStart
 from aerix.session.log import SessionLog
-from aerix.session.project import project_key, repository_root
+from aerix.session.project import project_key
 from aerix.session.show import STORAGE_LOST
-from aerix.session.snapshot import Snapshots
 from aerix.settings import Settings, SettingsError, load_settings
 from aerix.signals import Signals, install
 from aerix.stdin import BadPrompt, prompt_of
-from aerix.tools.runner import ToolRunner
 
 _WEEK_S = 7 * 86_400.0  # each step of a request has its own limit; the whole has none
 _STOP_S = 3.0
@@ -58,10 +56,17 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str, cwd: Path) -
     signals = install()
     session, project = str(uuid.uuid4()), project_key(cwd)
     home = folders.private(folders.data() / "sessions" / project)
+    begin = SessionStart(
+        session=session,
+        version=__version__,
+        cwd=str(cwd),
+        project=project,
+        model=model,
+        notes=list(settings.notes),
+    )
     root = start(_tree(args, settings, model, home / f"{session}.jsonl"), "aerix")
     try:
-        spec = _request(args, settings, prompt, cwd, model, session, project)
-        request = _start_request(root, spec, settings, cwd, home / session)
+        request = _start_request(_request(args, settings, prompt, begin, home / session))
         start(Signals(signals, request.name), "signals")
         end: SessionEnd = request.ask(Run(), _WEEK_S)
         return end.exit
@@ -107,32 +112,16 @@ def _model(settings: Settings) -> str:
 
 
 def _request(
-    args: argparse.Namespace,
-    settings: Settings,
-    prompt: str,
-    cwd: Path,
-    model: str,
-    session: str,
-    project: str,
+    args: argparse.Namespace, settings: Settings, prompt: str, start: SessionStart, folder: Path
 ) -> RequestSpec:
-    found = read_instructions(cwd)
-    for note in found.notes:
-        complain(note)
     generation = settings.generation
     return RequestSpec(
-        session=session,
-        start=SessionStart(
-            session=session,
-            version=__version__,
-            cwd=str(cwd),
-            project=project,
-            model=model,
-            notes=[*settings.notes, *found.notes],
-        ),
+        start=start,
         prompt=prompt,
-        instructions=found,
-        model=model,
-        flags=settings.models.of(model).flags(),
+        cwd=Path(start.cwd),
+        folder=folder,
+        flags=settings.models.of(start.model).flags(),
+        caps=asdict(settings.context.tool_caps),
         max_turns=settings.delegation.max_turns,
         max_new_tokens=settings.context.max_new_tokens,
         sampling=Sampling(generation.temperature, generation.top_p, generation.min_p, generation.seed),
@@ -164,26 +153,12 @@ def _tree(args: argparse.Namespace, settings: Settings, model: str, log: Path) -
     )
 
 
-def _start_request(root: Ref, spec: RequestSpec, settings: Settings, cwd: Path, folder: Path) -> Ref:
-    """The request's own tree: its snapshots and the request itself; agents and runners join it as they are needed."""
+def _start_request(spec: RequestSpec) -> Ref:
     supervisor = _living("request")
-    caps = asdict(settings.context.tool_caps)
-    base = repository_root(cwd) or cwd
-    runner = ChildSpec("tools:a1", lambda: ToolRunner(base, cwd, folder / "spool", caps), restart="transient")
-    snapshots: Ref = supervisor.ask(
-        StartChild(ChildSpec("snapshots", lambda: Snapshots(cwd, folder / "trees"), restart="transient")), 30
-    )
-    places = RequestPlaces(
-        log=_living("session-log"),
-        screen=_living("output"),
-        pool=_living("pool-link"),
-        supervisor=supervisor,
-        runner=runner,
-        snapshots=snapshots,
-    )
-    name = f"request:{spec.session}"
+    places = RequestPlaces(_living("session-log"), _living("output"), _living("pool-link"), supervisor)
+    name = f"request:{spec.start.session}"
     child = ChildSpec(name, lambda: Request(spec, places), restart="temporary", grace_s=CANCEL.value)
-    request: Ref = supervisor.ask(StartChild(child), 30)
+    request: Ref = supervisor.ask(StartChild(child), START.value)
     return request
 
 

@@ -16,11 +16,7 @@ def read(path: Path, limit: int) -> bytes:
     open would wait for ever), a file that is too large or may not be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already, by its descriptor
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise NotRead("it is not a regular file")
-            found = file.read(limit + 1)
+        found = _read(path, limit + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(str(path)) from error
     except OSError as error:
@@ -30,3 +26,14 @@ def read(path: Path, limit: int) -> bytes:
     if len(found) > limit:
         raise NotRead(f"it is larger than {limit} bytes")
     return found
+
+
+def _read(path: Path, size: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotRead("it is not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(size)
+    finally:
+        os.close(descriptor)

@@ -127,7 +127,7 @@ KEYS: tuple[Key, ...] = (
     _key("generation.top_p", _TOP_P, 0.95, "Only the likeliest tokens that sum up to this share are drawn from."),
     _key("generation.min_p", _MIN_P, 0.05, "Only tokens of at least this share of the likeliest are drawn from."),
     _key("generation.seed", _SEED, None, "The seed of the draws. Not set: another each time."),
-    _key("permissions.mode", _one_of("ask", "auto"), None, "Whether calls are asked about. Not set: ask; `-p`: auto.",
+    _key("permissions.mode", _one_of("ask", "auto-edit", "auto"), None, "Whether calls are asked about. Not set: ask; `-p`: auto.",
          None, _PERMISSIONS),
     _key("permissions.allow", _TEXTS, (), "Calls that need no question.", missing=_PERMISSIONS),
     _key("permissions.ask", _TEXTS, (), "Calls that are asked about.", None, _PERMISSIONS),

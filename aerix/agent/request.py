@@ -1,39 +1,24 @@
-"""One request, end to end: load the model, classify, run the root agent, take the diff, say how it ended."""
+"""One request, end to end: load the model, classify, run the root agent, take the diff, say how it ended.
 
-from dataclasses import asdict, dataclass, replace
+What only later steps need is imported by them: the time from the start to the first request is a figure that counts.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from aerix.actors import (
-    Actor,
-    Call,
-    Cancelled,
-    ChildSpec,
-    DeadlineExceeded,
-    Outcome,
-    Ref,
-    Refused,
-    StartChild,
-    on,
-)
-from aerix.agent.agent import Agent, Begin, Places, Result, Task
-from aerix.agent.context import Entry
+from aerix.actors import Actor, Call, Cancelled, DeadlineExceeded, Outcome, Ref, Refused, StartChild, on
+from aerix.agent.changes import Changes
 from aerix.agent.journal import Journal
 from aerix.agent.usage import Usage
-from aerix.bounds import CANCEL, DIFF, ROUTE_CHARS, ROUTE_TOKENS
+from aerix.bounds import CANCEL, DIFF
 from aerix.exits import BUDGET, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, TERMINATED
-from aerix.extensions.instructions import Instructions, fit
 from aerix.pool.client import POOL_UNREACHABLE, PoolContext, load_member
-from aerix.pool.protocol import Constraint, Done, MemberInfo, Sampling
-from aerix.pool.protocol import Segment as PoolSegment
-from aerix.prompts import load
-from aerix.session.events import ROOT, Route, SessionEnd, SessionStart
+from aerix.pool.protocol import MemberInfo, Sampling
+from aerix.session.events import ROOT, SessionEnd, SessionStart
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
-from aerix.session.snapshot import DiffText, DiffTrees, TakeSnapshot, Tree
-from aerix.tools import TOOLS
-from aerix.turn import prompt as texts
 
-ROUTES = ("answer", "edit", "investigate", "plan")
-DEFAULT_ROUTE = "edit"
+_FOREVER_S = 7 * 86_400.0  # each step of an agent has its own limit; the whole has none
 _CODES = {"done": DONE, "budget": BUDGET}
 
 
@@ -41,12 +26,13 @@ _CODES = {"done": DONE, "budget": BUDGET}
 class RequestSpec:
     """A request and everything that was decided before it: nothing in here changes while it runs."""
 
-    session: str
     start: SessionStart
     prompt: str
-    instructions: Instructions
-    model: str
+    cwd: Path
+    folder: Path
+    """The session's own folder, for its spool and its trees."""
     flags: dict[str, Any]
+    caps: dict[str, int]
     max_turns: int
     max_new_tokens: int
     sampling: Sampling
@@ -55,14 +41,12 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class RequestPlaces:
-    """The actors around a request."""
+    """The actors around a request; ``supervisor`` starts its agents, its tool runner and its snapshots."""
 
     log: Ref
     screen: Ref
     pool: Ref
     supervisor: Ref
-    runner: ChildSpec
-    snapshots: Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,41 +69,34 @@ class Request(Actor):
 
     @on(Run)
     def run(self, _message: Run) -> SessionEnd:
-        """Run the request to its end; raises Refused where that end cannot be written or shown."""
-        before = self.request(self._places.snapshots, TakeSnapshot()) if self._spec.diff else None
-        text, code = "", FAILED
+        """Run the request to its end; raises Refused where that end cannot be written."""
+        changes = Changes(self, self._places.supervisor, self._spec)
+        text = ""
         try:
             self._journal.write(self._spec.start)
             member = self._load()
-            self._route(member)
-            if before is not None:
-                self.wait(before, deadline_s=DIFF.value)  # no call may change the tree before it was taken
-            result = self._run_root(member)
-            outcome, text = result.outcome, result.text
-            code = (
-                _cancel_code(outcome.reason)
-                if outcome.kind == "cancelled"
-                else _CODES.get(outcome.kind, FAILED)
-            )
+            self._classify(member, changes)
+            changes.begin()
+            outcome, text = self._run_root(member)
+            code = _CODES.get(outcome.kind, FAILED)
         except Cancelled as cancelled:
-            outcome, code = Outcome("cancelled", cancelled.reason), _cancel_code(cancelled.reason)
+            outcome, code = Outcome("cancelled", cancelled.reason), INTERRUPTED
         except Refused as refused:
             if refused.code in STORAGE_LOST:
                 raise
-            outcome = Outcome("failed", f"{refused.message} [{refused.code}]")
-            code = self._failure_code(refused)
+            outcome, code = (
+                Outcome("failed", f"{refused.message} [{refused.code}]"),
+                self._failure_code(refused),
+            )
         except DeadlineExceeded as late:
-            outcome = Outcome("failed", str(late))
-        return self._conclude(outcome, text, code, before)
-
-    def _failure_code(self, refused: Refused) -> int:
-        if refused.code in OUTPUT_LOST:
-            self._journal.mute()
-            return STDOUT_CLOSED if refused.code == "stdout_closed" else FAILED
-        return NO_POOL if refused.code in POOL_UNREACHABLE else FAILED
+            outcome, code = Outcome("failed", str(late)), FAILED
+        if outcome.kind == "cancelled":
+            code = TERMINATED if outcome.reason == "terminated" else INTERRUPTED
+        return self._conclude(outcome, text, code, changes)
 
     def _load(self) -> MemberInfo:
-        info = load_member(self, self._places.pool, self._spec.model, self._spec.flags, self._tell)
+        spec = self._spec
+        info = load_member(self, self._places.pool, spec.start.model, spec.flags, self._tell)
         if info.settings:
             self._journal.note(f"the model runs with plainer settings: {info.settings}")
         return info
@@ -129,75 +106,62 @@ class Request(Actor):
         if log is not None:
             self._journal.note(f"the pool is being started; its output is in {log}")
 
-    # --- the route
+    def _classify(self, member: MemberInfo, changes: Changes) -> None:
+        from aerix.agent.route import classify
 
-    def _route(self, member: MemberInfo) -> None:
-        """Classify the request on a throwaway context that holds only the routing text and the request."""
         context = PoolContext(self, self._places.pool, member.name)
-        context.create([
-            PoolSegment("system", "system", load("routing"), pinned=True),
-            PoolSegment("prompt", "user", self._spec.prompt[: ROUTE_CHARS.count]),
-        ])  # fmt: skip
-        done = context.generate(ROUTE_TOKENS.count, Sampling(temperature=0.0), Constraint(texts=list(ROUTES)))
-        context.drop()
-        self._usage = self._usage.plus(done.usage)
-        route = _chosen(done)
-        self._journal.write(
-            Route(
-                route=route or DEFAULT_ROUTE,
-                default=route is None,
-                scores=dict(zip(ROUTES, done.scores, strict=True)) if done.scores else None,
-                usage=asdict(done.usage),
-            )
-        )
+        route, usage = classify(context, self._spec.prompt, asked=changes.start, heard=changes.heard)
+        self._usage = self._usage.plus(usage)
+        self._journal.write(route)
 
-    # --- the root agent
+    def _run_root(self, member: MemberInfo) -> tuple[Outcome, str]:
+        from aerix.agent.agent import Begin, Result
+        from aerix.agent.root import root_agent
 
-    def _run_root(self, member: MemberInfo) -> Result:
-        spec, places = self._spec, self._places
-        tools = tuple(TOOLS.values())
-        entries = [Entry("system", "system", texts.system_text(load("system"), tools), "system", pinned=True)]
-        if instructions := fit(spec.instructions, member.window):
-            entries.append(Entry("instructions", "user", instructions, "instructions", pinned=True))
-        entries.append(Entry("prompt", "user", spec.prompt, "prompt", pinned=True))
-        task = Task(ROOT, "root", tuple(entries), tools, spec.max_turns, spec.max_new_tokens, spec.sampling)
-        work = Places(places.log, places.screen, places.pool, places.supervisor, member, places.runner)
-        child = ChildSpec(ROOT, lambda: Agent(task, work), restart="temporary", grace_s=CANCEL.value)
-        started = self.request(places.supervisor, StartChild(child))
+        child, notes = root_agent(self._spec, self._places, member)
+        for note in notes:
+            self._journal.note(note)
+        started = self.request(self._places.supervisor, StartChild(child))
         self.wait(started, deadline_s=child.start_timeout_s)
         agent: Ref = started.result()
         asked = self.request(agent, Begin())
         try:
-            result: Result = self._await(asked)
+            self.wait(asked, deadline_s=_FOREVER_S)
         except Cancelled as cancelled:
-            agent.cancel(cancelled.reason)
-            self.wait(asked, deadline_s=CANCEL.value)
-            result = asked.result()
+            self._cancel_agent(agent, asked, cancelled.reason)
+        result: Result = asked.result()
         self._usage = self._usage.sum(result.usage)
         self._turns = result.turns
-        return result
+        return result.outcome, result.text
 
-    def _await(self, call: Call) -> Result:
-        """Wait as long as the agent takes: each of its own steps has a limit."""
-        while True:
-            try:
-                self.wait(call, deadline_s=3600)
-            except DeadlineExceeded:
-                continue
-            result: Result = call.result()
-            return result
+    def _cancel_agent(self, agent: Ref, asked: Call, reason: str) -> None:
+        """Let the agent say how far it came; one that does not in time has not ended the less."""
+        agent.cancel(reason)
+        try:
+            self.wait(asked, deadline_s=CANCEL.value)
+        except DeadlineExceeded:
+            raise Cancelled(reason) from None
 
     # --- the end
 
-    def _conclude(self, outcome: Outcome, text: str, code: int, before: Call | None) -> SessionEnd:
-        diff = self._diff(before, quick=outcome.kind == "cancelled")
+    def _failure_code(self, refused: Refused) -> int:
+        if refused.code in OUTPUT_LOST:
+            self._journal.mute()
+            return STDOUT_CLOSED if refused.code == "stdout_closed" else FAILED
+        return NO_POOL if refused.code in POOL_UNREACHABLE else FAILED
+
+    def _conclude(self, outcome: Outcome, text: str, code: int, changes: Changes) -> SessionEnd:
+        limit_s = CANCEL.value / 3 if outcome.kind == "cancelled" else DIFF.value
+        diff, untracked, problem = changes.diff(limit_s)
+        if problem:
+            self._journal.note(f"there is no diff: {problem}")
         end = SessionEnd(
-            session=self._spec.session,
+            session=self._spec.start.session,
             outcome=outcome.kind,
             reason=outcome.reason,
             text=text,
-            diff=diff.text,
-            untracked=list(diff.untracked),
+            diff=diff,
+            untracked=untracked,
             usage=self._usage.plain(),
             turns=self._turns,
             exit=code,
@@ -209,33 +173,3 @@ class Request(Actor):
                 raise
             return replace(end, exit=self._failure_code(refused))
         return end
-
-    def _diff(self, before: Call | None, *, quick: bool) -> DiffText:
-        """What the request changed: tree to tree. A cancelled request waits only a moment for it."""
-        if before is None:
-            return DiffText("")
-        limit = CANCEL.value / 2 if quick else DIFF.value
-        try:
-            after = self.request(self._places.snapshots, TakeSnapshot())
-            for call in (before, after):
-                self.wait(call, deadline_s=limit)
-            old, new = before.result(), after.result()
-            if not isinstance(old, Tree) or not isinstance(new, Tree):
-                return DiffText("")
-            asked = self.request(self._places.snapshots, DiffTrees(old, new))
-            self.wait(asked, deadline_s=limit)
-            found: DiffText = asked.result()
-            return found
-        except (Refused, DeadlineExceeded) as error:
-            self._journal.note(f"there is no diff: {error}")
-        except Cancelled:
-            pass
-        return DiffText("")
-
-
-def _chosen(done: Done) -> str | None:
-    return None if done.choice is None else ROUTES[done.choice]
-
-
-def _cancel_code(reason: str) -> int:
-    return TERMINATED if reason == "terminated" else INTERRUPTED

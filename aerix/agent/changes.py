@@ -1,0 +1,83 @@
+"""Changes: what a request does to the working tree, from a snapshot before its first call to one at its end.
+
+The first snapshot is taken while the model reads the prompt. git runs in an actor of its own, so that nobody waits in
+it; where there is none, or it fails, the request goes on without a diff.
+"""
+
+from typing import TYPE_CHECKING
+
+from aerix.actors import Actor, Call, Cancelled, ChildSpec, DeadlineExceeded, Ref, Refused, StartChild
+from aerix.bounds import DIFF
+
+if TYPE_CHECKING:
+    from aerix.agent.request import RequestSpec
+
+
+class Changes:
+    """Belongs to the request's actor, and blocks it in ``wait`` where it says so."""
+
+    def __init__(self, actor: Actor, supervisor: Ref, spec: "RequestSpec") -> None:
+        self._actor = actor
+        self._supervisor = supervisor
+        self._spec = spec
+        self._starting: Call | None = None
+        self._before: Call | None = None
+
+    def start(self) -> None:
+        """Start the actor that takes snapshots. Does not wait."""
+        if not self._spec.diff:
+            return
+        cwd, store = self._spec.cwd, self._spec.folder / "trees"
+
+        def build() -> Actor:
+            from aerix.session.snapshot import Snapshots
+
+            return Snapshots(cwd, store)
+
+        spec = ChildSpec("snapshots", build, restart="transient")
+        self._starting = self._actor.request(self._supervisor, StartChild(spec))
+
+    def heard(self, _event: object = None) -> None:
+        """Take the first snapshot as soon as that actor is up. Does not wait."""
+        starting = self._starting
+        if self._before is None and starting is not None and starting.done and starting.error is None:
+            self._before = self._take(starting.value)
+
+    def begin(self) -> None:
+        """Wait for the first snapshot: no call may change the tree before it."""
+        if self._starting is None:
+            return
+        self._actor.wait(self._starting, deadline_s=DIFF.value)
+        self.heard()
+        if self._before is not None:
+            self._actor.wait(self._before, deadline_s=DIFF.value)
+
+    def diff(self, limit_s: float) -> tuple[str, list[str], str]:
+        """The diff, what it leaves out, and why there is none; outside a repository all three are empty."""
+        if self._before is None or self._starting is None:
+            return "", [], ""
+        try:
+            return self._diff(self._starting.result(), self._before, limit_s)
+        except (Refused, DeadlineExceeded) as error:
+            return "", [], str(error)
+        except Cancelled:  # a second one: the end is near
+            return "", [], "it was cancelled"
+
+    def _diff(self, snapshots: Ref, before: Call, limit_s: float) -> tuple[str, list[str], str]:
+        from aerix.session.snapshot import DiffText, DiffTrees, Tree
+
+        after = self._take(snapshots)
+        for call in (before, after):
+            self._actor.wait(call, deadline_s=limit_s)
+        old, new = before.result(), after.result()
+        if not isinstance(old, Tree) or not isinstance(new, Tree):
+            return "", [], ""
+        asked = self._actor.request(snapshots, DiffTrees(old, new))
+        self._actor.wait(asked, deadline_s=limit_s)
+        found: DiffText = asked.result()
+        return found.text, list(found.untracked), ""
+
+    def _take(self, snapshots: Ref) -> Call:
+        from aerix.session.snapshot import TakeSnapshot
+
+        return self._actor.request(snapshots, TakeSnapshot())
