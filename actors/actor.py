@@ -1,16 +1,14 @@
 """Actor: one mailbox, one thread, one handler a message class. The only file that touches Pykka.
 
-Pykka gives the thread, the envelope, the future and the registry. What it lacks (spec/actors.md 1.4) stands here: a
-closable mailbox of two lanes, exit reasons, a monitor, synchronous start, names, replies to actors.
+Pykka gives the thread, the envelope, the future and the registry. What it lacks (spec/actors.md 1.4) stands here, in
+``life`` and in ``mailbox``: two lanes that can be closed, exit reasons, a monitor, synchronous start, names, replies.
 """
 
 import itertools
 import queue
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
 from typing import Any, TypeVar
 
 import pykka
@@ -18,20 +16,18 @@ from pykka._envelope import Envelope
 
 from aerix.actors.bounds import MAILBOX, START
 from aerix.actors.clock import SYSTEM_CLOCK, Clock, Timer
-from aerix.actors.mailbox import Mailbox, MailboxClosed, MailboxFull, Ready
+from aerix.actors.life import Life
+from aerix.actors.mailbox import Mailbox, MailboxClosed, MailboxFull
 from aerix.actors.messages import (
     CallCancelled,
     Cancel,
-    Cancelled,
     DeadlineExceeded,
-    Down,
     Exit,
     ExitKind,
     Gone,
     Piece,
     Refused,
     Reply,
-    Started,
     StartFailed,
     Stop,
     System,
@@ -135,7 +131,7 @@ class Call:
 class Ref:
     """An actor as others see it. Messages go to this incarnation only; keep the name to find the next one."""
 
-    __slots__ = ("_mailbox", "exit", "gone", "incarnation", "name", "refusal", "started")
+    __slots__ = ("_mailbox", "exit", "gone", "incarnation", "name", "refusal", "started", "up")
 
     def __init__(self, name: str, incarnation: int, mailbox: "Mailbox[Envelope[Any]]") -> None:
         self.name = name
@@ -143,6 +139,8 @@ class Ref:
         self._mailbox = mailbox
         self.started = threading.Event()
         """Set when ``setup`` is done, or failed."""
+        self.up = False
+        """Whether it came up."""
         self.gone = threading.Event()
         """Set when the actor has ended and cleaned up."""
         self.exit: Exit | None = None
@@ -196,6 +194,12 @@ class Ref:
             answer.holder = before
             raise
 
+    def leave(self) -> None:
+        """For the actor itself: its name leads to nobody now, unless another incarnation has it."""
+        with _directory_lock:
+            if _directory.get(self.name) is self:
+                del _directory[self.name]
+
     def _put(self, envelope: "Envelope[Any]") -> None:
         try:
             self._mailbox.put(envelope, system=isinstance(envelope.message, System))
@@ -244,17 +248,7 @@ class Actor:
 
     name: str
     ref: Ref
-    _handlers: dict[type, Callable[[Any, Any], object]] = {}  # noqa: RUF012  # made anew for each subclass
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        # By the method's name, so that one which overrides a handler is the handler.
-        cls._handlers = {
-            method.handles: getattr(cls, name)
-            for base in reversed(cls.__mro__)
-            for name, method in vars(base).items()
-            if "handles" in getattr(method, "__dict__", ())
-        }
+    _life: Life
 
     # --- what a subclass may define
 
@@ -272,33 +266,28 @@ class Actor:
 
     def stop(self, kind: ExitKind = "normal", detail: str = "") -> None:
         """End after this handler."""
-        self._exit = Exit(kind, detail)
+        self._life.exit = Exit(kind, detail)
 
     def declare_started(self) -> None:
         """Say that the actor is up (where ``starts_later``)."""
-        if not self.ref.started.is_set():
-            self._up = True
-            self.ref.started.set()
-            if self._monitor is not None:
-                self._monitor.tell_if_alive(Started(self.name, self.ref.incarnation))
+        self._life.declare_started()
 
     def later(self) -> Answer:
         """Take over the answer to the message being handled; the handler's return value is then dropped."""
-        answer = self._answer or Answer(None, None, self.ref)
-        self._answer = None
-        answer.keep(self._owed)
+        answer = self._life.answer or Answer(None, None, self.ref)
+        self._life.answer = None
+        answer.keep(self._life.owed)
         return answer
 
     def forward(self, ref: Ref, message: object) -> None:
         """Hand the message's answer on to another actor. Raises Gone or Refused, and then still holds the answer."""
-        answer = self._answer or Answer(None, None, self.ref)
-        ref.send(message, answer)
-        self._answer = None
+        ref.send(message, self._life.answer or Answer(None, None, self.ref))
+        self._life.answer = None
 
     def request(self, ref: Ref, message: object) -> Call:
         """Send a message whose answer comes back here as Piece and Reply. Never raises: a refusal is the answer."""
         answer = Answer(self.ref, None, ref)
-        call = self._calls[answer.token] = Call(answer)
+        call = self._life.calls[answer.token] = Call(answer)
         try:
             ref.send(message, answer)
         except Refused as error:
@@ -314,45 +303,7 @@ class Actor:
         (a stop that is caught here is obeyed after the handler), DeadlineExceeded. Other messages, answers to other
         calls among them, keep for later.
         """
-        tokens = {call.token for call in calls}
-        deadline = monotonic() + deadline_s
-        aside: list[Envelope[Any]] = []
-        try:
-            while True:
-                for call in calls:
-                    if call.done:
-                        return call
-                envelope = self._mailbox.get(max(0.0, deadline - monotonic()), system_only=True)
-                if envelope is None:
-                    raise DeadlineExceeded(f"{self.name} got no answer in {deadline_s:g} s")
-                message = envelope.message
-                if type(message) is Stop:
-                    self._stopped = envelope
-                elif type(message) is Piece and message.token in tokens:
-                    deadline = monotonic() + deadline_s
-                if not self._serve_wait(message, tokens, on_piece):
-                    aside.append(envelope)
-        finally:
-            if aside:
-                self._mailbox.unget(aside)
-
-    def _serve_wait(
-        self, message: object, tokens: set[int], on_piece: Callable[[Call, Any], None] | None
-    ) -> bool:
-        """Handle a message that came during a wait for these calls; False leaves it for later."""
-        match message:
-            case Reply() if message.token in tokens:
-                self._settle(message)
-            case Piece() if message.token in tokens:
-                if on_piece is not None and (call := self._calls.get(message.token)):
-                    on_piece(call, message.value)
-            case Cancel() | Stop():
-                raise Cancelled(message.reason)
-            case Ready():
-                self._mailbox.run(message)
-            case _:
-                return False
-        return True
+        return self._life.wait(calls, deadline_s, on_piece)
 
     def after(self, seconds: float, token: object) -> Timer:
         """Get Tick(token) after that time."""
@@ -362,149 +313,11 @@ class Actor:
         self, fileobj: Any, read: Callable[[], None] | None, write: Callable[[], None] | None = None
     ) -> None:
         """Run a callback in this thread whenever the descriptor can be read, or written."""
-        self._mailbox.watch(fileobj, read, write)
+        self._life.mailbox.watch(fileobj, read, write)
 
     def unwatch(self, fileobj: Any) -> None:
         """Forget a descriptor. Call it before closing the descriptor."""
-        self._mailbox.watch(fileobj, None, None)
-
-    # --- the life of it, run by the shell
-
-    _mailbox: "Mailbox[Envelope[Any]]"
-    _monitor: Ref | None
-    _answer: Answer | None
-    _exit: Exit | None
-    _stopped: "Envelope[Any] | None"
-    _up: bool
-
-    def _born(self, name: str, monitor: Ref | None) -> None:
-        self.name = name
-        self._monitor = monitor
-        self._answer = None
-        self._exit = None
-        self._stopped = None  # the stop that ended a wait
-        self._up = False
-        self._calls: dict[int, Call] = {}
-        self._owed: set[Answer] = set()  # taken over by ``later``
-        self._mailbox = Mailbox(self.mailbox_limit or MAILBOX.count, Envelope)
-        with _directory_lock:
-            self.ref = _directory[name] = Ref(name, next(_incarnations), self._mailbox)
-
-    def _live(self) -> None:
-        try:
-            self.setup()
-            if not self.starts_later:
-                self.declare_started()
-            while self._exit is None:
-                envelope, self._stopped = self._stopped or self._mailbox.get(), None
-                assert envelope is not None
-                self._handle(envelope)
-        except Cancelled as cancelled:
-            self._exit = Exit("shutdown", cancelled.reason)
-        except Refused as refusal:  # of setup: a handler's is answered where it is raised
-            self.ref.refusal = refusal
-            self._exit = Exit("crash", refusal.message)
-        except BaseException:  # noqa: BLE001  # whatever it was ends this actor only; the monitor is told
-            self._exit = Exit("crash", traceback.format_exc())
-        self._end(self._exit)
-
-    def _handle(self, envelope: "Envelope[Any]") -> None:
-        message = envelope.message
-        if type(message) is Ready:
-            self._mailbox.run(message)
-            return
-        answer: Answer | None = envelope.reply_to  # type: ignore[assignment]  # ours in the future's place
-        if answer is not None and answer.cancelled:
-            answer.refuse(Refused("cancelled", "cancelled before it began"))
-            return
-        self._answer = answer
-        try:
-            value = self._dispatch(message)
-        except Refused as refusal:
-            if self._answer is not None:
-                self._answer.refuse(refusal)
-            else:
-                self._note_refusal(message, refusal)
-        except Cancelled as cancelled:
-            if self._answer is not None:
-                self._answer.refuse(Refused("cancelled", f"{self.name}: {cancelled.reason}"))
-            raise
-        except BaseException as error:
-            if self._answer is not None:
-                why = traceback.format_exception_only(error)[-1].strip()
-                self._answer.refuse(Refused("crashed", f"{self.name} crashed: {why}"))
-            raise
-        else:
-            if self._answer is not None:
-                self._answer.reply(value)
-        finally:
-            self._answer = None
-
-    def _dispatch(self, message: object) -> object:
-        kind = type(message)
-        if kind is Reply:
-            self._settle(message)  # type: ignore[arg-type]  # its type was just compared
-        handler = self._handlers.get(kind)
-        if handler is not None:
-            return handler(self, message)
-        if kind is Stop or kind is Cancel:
-            self.stop("shutdown", message.reason)  # type: ignore[attr-defined]
-            return None
-        return None if isinstance(message, System) else self.unhandled(message)
-
-    def _settle(self, reply: Reply) -> None:
-        call = self._calls.pop(reply.token, None)
-        if call is not None:
-            call.done, call.value, call.error = True, reply.value, reply.error
-
-    def _note_refusal(self, message: object, refusal: Refused) -> None:
-        from aerix.actors.log import log
-
-        log(
-            "actor.refused",
-            level="warning",
-            actor=self.name,
-            message=type(message).__name__,
-            error=str(refusal),
-        )
-
-    def _end(self, exit: Exit) -> None:
-        rest = self._mailbox.close()
-        if self._stopped is not None:
-            rest.append(self._stopped)
-        with _directory_lock:
-            if _directory.get(self.name) is self.ref:
-                del _directory[self.name]
-        for call in self._calls.values():
-            call.cancel()
-        for envelope in rest:
-            if envelope.reply_to is not None:
-                envelope.reply_to.refuse(Gone(self.name))  # type: ignore[attr-defined]
-        try:
-            self.teardown(exit)
-        except BaseException:  # noqa: BLE001  # a failed clean-up is a crash; the monitor is told
-            exit = Exit("crash", traceback.format_exc())
-        for answer in list(self._owed):
-            if answer.holder is self.ref:
-                answer.refuse(Gone(self.name))
-        if exit.kind == "crash":
-            self._note_crash(exit)
-        self.ref.exit = exit
-        self.ref.gone.set()
-        self.ref.started.set()
-        if self._monitor is not None:
-            self._monitor.tell_if_alive(Down(self.name, self.ref.incarnation, exit, self._up))
-
-    def _note_crash(self, exit: Exit) -> None:
-        from aerix.actors.log import log
-
-        log(
-            "actor.crashed",
-            level="error",
-            actor=self.name,
-            incarnation=self.ref.incarnation,
-            error=exit.detail,
-        )
+        self._life.mailbox.watch(fileobj, None, None)
 
 
 class _Shell(pykka.ThreadingActor):
@@ -512,40 +325,43 @@ class _Shell(pykka.ThreadingActor):
 
     use_daemon_thread = True
 
-    def __init__(self, actor: Actor) -> None:
-        self._body = actor
+    def __init__(self, life: Life, name: str) -> None:
+        self._life = life
+        self._name = name
         super().__init__()
 
-    def _create_actor_inbox(self) -> Any:  # type: ignore[override]  # a method here: the body made the mailbox
-        return self._body._mailbox  # noqa: SLF001
+    def _create_actor_inbox(self) -> Any:  # type: ignore[override]  # a method here: the life has the mailbox
+        return self._life.mailbox
 
     def _start_actor_loop(self) -> None:
-        thread = threading.Thread(target=self._actor_loop, name=self._body.name, daemon=True)
+        thread = threading.Thread(target=self._actor_loop, name=self._name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the system gives no more threads: an end like any other
-            self._end(Exit("crash", f"no thread could be started for it: {error}"))
+            self._life.end(Exit("crash", f"no thread could be started for it: {error}"))
+            self._leave_registry()
 
     def _actor_loop(self) -> None:
         try:
-            self._body._live()  # noqa: SLF001
+            self._life.run()
         finally:
-            self._forget()
+            self._leave_registry()
 
-    def _end(self, exit: Exit) -> None:
-        self._body._end(exit)  # noqa: SLF001
-        self._forget()
-
-    def _forget(self) -> None:
+    def _leave_registry(self) -> None:
         self.actor_stopped.set()
         pykka.ActorRegistry.unregister(self.actor_ref)
 
 
 def launch(actor: Actor, name: str, monitor: Ref | None = None) -> Ref:
     """Start an actor and return at once; ``monitor`` is told Started, and Down at its end."""
-    actor._born(name, monitor)  # noqa: SLF001
-    _Shell.start(actor)
-    return actor.ref
+    mailbox = Mailbox(actor.mailbox_limit or MAILBOX.count, Envelope)
+    actor.name = name
+    actor.ref = ref = Ref(name, next(_incarnations), mailbox)
+    actor._life = life = Life(actor, ref, mailbox, monitor)  # noqa: SLF001  # the one private thing of an actor
+    with _directory_lock:
+        _directory[name] = ref
+    _Shell.start(life, name)
+    return ref
 
 
 def start(actor: Actor, name: str, monitor: Ref | None = None, start_timeout_s: float | None = None) -> Ref:
@@ -557,7 +373,7 @@ def start(actor: Actor, name: str, monitor: Ref | None = None, start_timeout_s: 
         raise StartFailed(f"{name} was not up in {limit:g} s")
     if ref.refusal is not None:
         raise ref.refusal
-    if not actor._up:  # noqa: SLF001
-        detail = ref.exit.detail if ref.exit is not None else ""
-        raise StartFailed(f"{name} did not start: {detail.strip().rpartition(chr(10))[2]}")
+    if not ref.up:
+        why = (ref.exit and (ref.exit.detail or ref.exit.kind)) or ""
+        raise StartFailed(f"{name} did not start: {why.strip().rpartition(chr(10))[2]}")
     return ref

@@ -15,9 +15,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Literal
 
 from aerix.actors import os_linux
+from aerix.actors.bounds import CHILD_STDERR
 from aerix.actors.log import log
 from aerix.actors.mailbox import wait_readable
 from aerix.actors.wire import Codec, FrameReader, Plain, WireError, pack
@@ -81,16 +83,19 @@ class Channel:
         self._send({"t": "piece", "id": call, "m": self.codec.encode(message)})
 
     def reply(self, call: int, message: Any) -> None:
-        """Answer a call."""
-        self._send({"t": "reply", "id": call, "m": self.codec.encode(message)})
+        """Answer a call. What fits in no frame is answered with why."""
+        try:
+            self._send({"t": "reply", "id": call, "m": self.codec.encode(message)})
+        except WireError as error:
+            self.refuse(call, error.code, error.message)
 
     def refuse(self, call: int, code: str, sentence: str) -> None:
         """Answer a call with "no"."""
         self._send({"t": "error", "id": call, "code": code, "text": sentence})
 
     def crashed(self, text: str) -> None:
-        """Tell the owner what this child dies of."""
-        self._send({"t": "crash", "text": text})
+        """Tell the owner what this child dies of; the end of it, if it is long."""
+        self._send({"t": "crash", "text": text[-CHILD_STDERR.count :]})
 
     def _send(self, plain: Plain) -> None:
         try:
@@ -104,11 +109,12 @@ class Channel:
 
     def receive(self, timeout_s: float | None = None) -> Incoming | None:
         """The next call or cancel; None when none came in time. Raises ChannelClosed."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
         while True:
             while self._frames:
                 if (incoming := self._incoming(self._frames.popleft())) is not None:
                     return incoming
-            if not wait_readable(self._sock, timeout_s):
+            if not wait_readable(self._sock, None if deadline is None else deadline - monotonic()):
                 return None
             try:
                 data = self._sock.recv(_READ)
@@ -140,7 +146,8 @@ class Channel:
                     take(incoming)
             except (ChannelClosed, WireError):
                 pass
-            take(None)
+            finally:
+                take(None)
 
         threading.Thread(target=read, name="channel", daemon=True).start()
 
@@ -157,6 +164,7 @@ def child_main(
     os.dup2(errors.fileno(), 2)
     errors.close()
     os.environ[MARK] = mark
+    sock.set_inheritable(False)
     channel = Channel(sock)
     try:
         module, _, name = body.partition(":")

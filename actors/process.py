@@ -9,23 +9,16 @@ import itertools
 import os
 import signal
 import socket
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import Any
 
-from aerix.actors import os_linux
 from aerix.actors.actor import Actor, Answer, on
-from aerix.actors.bounds import CHILD_STDERR, CHILD_STOP, CHILD_TERM, SWEEPS
-from aerix.actors.child import MARK, Guard, child_main
+from aerix.actors.bounds import CHILD_STDERR, CHILD_STOP, CHILD_TERM
+from aerix.actors.child import Guard
 from aerix.actors.log import log
 from aerix.actors.messages import CallCancelled, Cancel, Exit, Refused, Stop, Tick
+from aerix.actors.spawn import Spawned
 from aerix.actors.wire import Codec, FrameSocket, Plain, WireError
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnProcess
 
 
 class ProcessActor(Actor):
@@ -62,8 +55,8 @@ class ProcessActor(Actor):
         self._errors = bytearray()
         self._crash = ""
         self._stopping = False
-        self._mark = uuid4().hex
-        self._process: SpawnProcess | None = None
+        self._deaf = False
+        self._child: Spawned | None = None
 
     # --- for subclasses
 
@@ -73,7 +66,7 @@ class ProcessActor(Actor):
     @property
     def pid(self) -> int:
         """The child's process id; 0 before it was started."""
-        return (self._process and self._process.pid) or 0
+        return 0 if self._child is None else self._child.pid
 
     @property
     def open_calls(self) -> int:
@@ -83,47 +76,24 @@ class ProcessActor(Actor):
     def kill(self, why: str) -> None:
         """End the child by force, now; its open calls are refused with ``why``."""
         self._crash = self._crash or why
-        os_linux.signal_group(self.pid, signal.SIGKILL)
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL)
 
     # --- birth
 
     def setup(self) -> None:
         """Start the child; the actor is up when the child says ``ready``."""
-        import multiprocessing
-
-        context = multiprocessing.get_context("spawn")
         ours, theirs = socket.socketpair()
-        errors, child_errors = context.Pipe(duplex=False)
-        body, args = self._spawn
-        process = context.Process(
-            target=child_main,
-            args=(theirs, child_errors, os.getpid(), self._guard, body, args, self._mark),
-            name=self.name,
-            daemon=True,
-        )
-        # A Ctrl-C while it starts must not end it half born: it unblocks the signal when it ignores it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
-            child_errors.close()
-        assert process.pid is not None
-        self._process = process
-        self._pidfd = os_linux.pidfd_open(process.pid)
-        self._stderr: Connection = errors
         self._channel = FrameSocket(ours, self._want_write)
-        os.set_blocking(errors.fileno(), False)
+        with theirs:
+            try:
+                self._child = Spawned(self.name, theirs, self._guard, *self._spawn)
+            except BaseException:
+                ours.close()
+                raise
         self.watch(self._channel.fileno(), self._read)
-        self.watch(errors.fileno(), self._read_errors)
-        self.watch(self._pidfd, self._ended)
-
-    def _want_write(self, wanted: bool) -> None:
-        self.watch(self._channel.fileno(), self._read, self._flush if wanted else None)
-
-    def _flush(self) -> None:
-        self._guarded(self._channel.flush)
+        self.watch(self._child.errors.fileno(), self._read_errors)
+        self.watch(self._child.pidfd, self._ended)
 
     # --- calls
 
@@ -136,8 +106,8 @@ class ProcessActor(Actor):
         if len(self._open) >= self._window:
             raise Refused("busy", f"{self.name} works on {len(self._open)} calls and takes no more")
         number = next(self._ids)
-        self._open[number] = self.later()
         self._send({"t": "call", "id": number, "m": self._codec.encode(message)})
+        self._open[number] = self.later()
         return None
 
     @on(CallCancelled)
@@ -147,58 +117,87 @@ class ProcessActor(Actor):
                 self._send({"t": "cancel", "id": number})
                 return
 
-    def _send(self, plain: Plain) -> None:
-        self._guarded(lambda: self._channel.send(plain))
+    # --- the channel
 
-    def _guarded(self, use: Callable[[], Any]) -> Any:
-        """Use the channel; a broken one ends the child (whose end is then seen by its pidfd)."""
+    def _send(self, plain: Plain) -> None:
+        """Raises Refused for what cannot be said in a frame; a channel that takes nothing ends the child instead."""
         try:
-            return use()
+            self._channel.send(plain)
         except WireError as error:
+            if error.code != "peer_stuck":
+                raise Refused(error.code, error.message) from None
             self.kill(f"{error.code}: {error.message}")
-        except OSError as error:
-            self._channel_gone(str(error))
-        return None
+        except OSError:
+            self._channel_gone()
+
+    def _want_write(self, wanted: bool) -> None:
+        if not self._deaf:
+            self.watch(self._channel.fileno(), self._read, self._flush if wanted else None)
+
+    def _flush(self) -> None:
+        try:
+            self._channel.flush()
+        except OSError:
+            self._channel_gone()
 
     def _read(self) -> None:
-        frames = self._guarded(self._channel.receive)
+        frames = None
+        try:
+            frames = self._channel.receive()
+        except WireError as error:
+            self.kill(f"{error.code}: {error.message}")
+        except OSError:
+            pass
         if frames is None:
-            self._channel_gone("closed its channel")
+            self._channel_gone()
             return
         for frame in frames:
-            try:
-                self._take(frame)
-            except (WireError, KeyError, TypeError, AttributeError) as error:
-                self.kill(f"sent a frame that is none: {error!r}")
+            self._take(frame)
 
-    def _channel_gone(self, _why: str) -> None:
-        """An early hint of its death; the pidfd tells for sure."""
-        self.unwatch(self._channel.fileno())
+    def _channel_gone(self) -> None:
+        """An early hint of its death, which the pidfd tells for sure; one that lives on without a channel is ended."""
+        if not self._deaf:
+            self._deaf = True
+            self.unwatch(self._channel.fileno())
+            self.after(self._stop_s, signal.SIGTERM)
 
     def _take(self, frame: Plain) -> None:
+        if frame.get("t") == "ready":
+            if not self.ref.started.is_set():
+                self.ready(frame.get("info", {}))
+                self.declare_started()
+            return
+        try:
+            self._take_answer(frame)
+        except (WireError, KeyError, TypeError) as error:
+            self.kill(f"sent a frame that is none: {error!r}")
+
+    def _take_answer(self, frame: Plain) -> None:
+        """An answer leaves the table when it could be read, not before: else nobody would give it."""
+        if frame["t"] == "crash":
+            self._crash = str(frame["text"])
+            return
+        answer = self._open.get(frame["id"])
+        if answer is None:
+            return
         match frame["t"]:
             case "piece":
-                if answer := self._open.get(frame["id"]):
-                    answer.piece(self._codec.decode(frame["m"]))
+                answer.piece(self._codec.decode(frame["m"]))
             case "reply":
-                if answer := self._open.pop(frame["id"], None):
-                    answer.reply(self._codec.decode(frame["m"]))
+                answer.reply(self._codec.decode(frame["m"]))
+                del self._open[frame["id"]]
             case "error":
-                if answer := self._open.pop(frame["id"], None):
-                    answer.refuse(Refused(frame["code"], frame["text"]))
-            case "ready":
-                self.ready(frame["info"])
-                self.declare_started()
-            case "crash":
-                self._crash = str(frame["text"])
+                answer.refuse(Refused(str(frame["code"]), str(frame["text"])))
+                del self._open[frame["id"]]
 
     def _read_errors(self) -> None:
+        assert self._child is not None
         try:
-            data = os.read(self._stderr.fileno(), 65536)
+            data = os.read(self._child.errors.fileno(), 65536)
         except BlockingIOError:
             return
         if not data:
-            self.unwatch(self._stderr.fileno())
+            self.unwatch(self._child.errors.fileno())
             return
         self._errors += data
         del self._errors[: -CHILD_STDERR.count]
@@ -207,6 +206,8 @@ class ProcessActor(Actor):
 
     @on(Stop)
     def _stop(self, message: Stop) -> None:
+        if message.force:
+            self.kill("did not stop in its grace")
         self._finish(message.reason)
 
     @on(Cancel)
@@ -224,74 +225,48 @@ class ProcessActor(Actor):
 
     @on(Tick)
     def _force(self, message: Tick) -> None:
-        if message.token is signal.SIGTERM:
-            os_linux.signal_group(self.pid, signal.SIGTERM)
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+        if message.token is signal.SIGTERM and self._child is not None:
+            self._child.signal(signal.SIGTERM)
             self.after(self._term_s, signal.SIGKILL)
         elif message.token is signal.SIGKILL:
             self.kill("did not stop")
 
     def _ended(self) -> None:
         """The pidfd says it is dead: read what it still sent, then reap it here and nowhere else."""
-        self.unwatch(self._pidfd)
-        with suppress(OSError, WireError):
-            while frames := self._channel.receive():
-                for frame in frames:
-                    with suppress(WireError, KeyError, TypeError, AttributeError):
-                        self._take(frame)
+        assert self._child is not None
+        self.unwatch(self._child.pidfd)
+        with suppress(WireError):
+            for frame in self._channel.drain():
+                self._take(frame)
         self._read_errors()
-        code = self._reap()
+        code = self._child.reap()
         if self._stopping:
             self.stop("shutdown", self._reason)
-        elif code == 0:
+        elif code == 0 and self.ref.started.is_set():
             self.stop("normal")
         else:
             self.stop("lost", self._why(code))
 
-    def _reap(self) -> int:
-        assert self._process is not None
-        # Before the reap its group cannot have another's id.
-        os_linux.signal_group(self.pid, signal.SIGKILL)
-        self._process.join()
-        code = self._process.exitcode
-        if self._guard == "term" and code != 0:
-            _end_marked(f"{MARK}={self._mark}".encode())
-        return code or 0
-
-    def _why(self, code: int) -> str:
-        end = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+    def _why(self, code: int | None) -> str:
         detail = self._crash or self._errors.decode("utf-8", "replace").strip()
-        return f"{end}: {detail}" if detail else end
+        return f"{_end_of(code)}: {detail}" if detail else _end_of(code)
 
     def teardown(self, exit: Exit) -> None:
         """Refuse what is open; end the child by force if it still lives (this actor crashed)."""
-        if self._process is not None:
-            if self._process.is_alive():
-                self._reap()
-            self._stderr.close()
+        if self._child is not None:
+            self._child.reap()
+            self._child.close()
             self._channel.close()
-            os.close(self._pidfd)
-            self._process.close()
         for answer in self._open.values():
             answer.refuse(Refused("worker_died", f"{self.name} ended: {exit.detail or exit.kind}"))
         if exit.abnormal:
             log("child.lost", level="warning", actor=self.name, why=exit.detail)
 
 
-def _end_marked(mark: bytes) -> None:
-    """Kill the processes that a killed runner left behind, wherever they went: they carry its mark."""
-    for _ in range(SWEEPS.count):
-        found = [int(at.name) for at in Path("/proc").iterdir() if at.name.isdigit() and _is_marked(at, mark)]
-        if not found:
-            return
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _is_marked(process: Path, mark: bytes) -> bool:
-    try:
-        return mark in (process / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+def _end_of(code: int | None) -> str:
+    if code is None:
+        return "ended, and its exit status was taken by somebody else"
+    if code >= 0:
+        return f"exit {code}"
+    known = {sig.value: sig.name for sig in signal.Signals}
+    return f"signal {known.get(-code, -code)}"

@@ -334,9 +334,9 @@ class Supervisor(Actor):
             self._forget(self._children.pop(name))
         order = list(self._children.values())
         self._stop_some(order)
-        if self._ending is not None:
-            self._exit = self._exit or (None if order else self._ending)
-        elif not any(child.recycled for child in order):
+        if self._ending is not None and not order:
+            self.stop(self._ending.kind, self._ending.detail)
+        elif self._ending is None and not any(child.recycled for child in order):
             self._start_some(order)
 
     def _forget(self, child: _Child) -> None:

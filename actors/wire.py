@@ -10,7 +10,7 @@ import socket
 import struct
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Union, get_args, get_origin
 
 import cbor2
@@ -193,23 +193,29 @@ def _check_dict(value: Any) -> Any:
     return _check_plain(value)
 
 
-_SCALARS = frozenset({str, bytes, int, float, bool, type(None)})
+_SCALARS = frozenset({str, bytes, float, bool, type(None)})
+_LARGEST = 2**64
 
 
-def _check_plain(value: Any, depth: int = 0) -> Any:
+def _check_plain(value: Any, depth: int = 1) -> Any:
     """A value of no declared type: plain all the way down (CBOR's ``undefined`` and other simple values are not)."""
+    kind = type(value)
+    if kind in _SCALARS or (kind is int and -_LARGEST <= value < _LARGEST):
+        return value
     if depth > DEPTH.count:
         raise _MistypedError(" is nested too deep")
-    if type(value) is dict:
-        for key, item in value.items():
+    if kind is dict:
+        for key in value:
             if type(key) is not str:
                 raise _MistypedError(f" has a key of {_kind(key)}")
-            _check_plain(item, depth + 1)
-    elif type(value) is list:
-        for item in value:
-            _check_plain(item, depth + 1)
-    elif type(value) not in _SCALARS:
+        items = value.values()
+    elif kind is list:
+        items = value
+    else:
         raise _MistypedError(f" holds {_kind(value)}, which is no plain value")
+    for item in items:
+        if type(item) not in _SCALARS:
+            _check_plain(item, depth + 1)
     return value
 
 
@@ -232,13 +238,21 @@ def _kind(value: Any) -> str:
 
 
 def pack(plain: Plain) -> bytes:
-    """One CBOR frame. Raises WireError when it is over the limit."""
-    return _framed(cbor2.dumps(plain))
+    """One CBOR frame. Raises WireError when it is over the limit, or holds what is no plain value."""
+    try:
+        body = cbor2.dumps(plain)
+    except Exception as error:  # noqa: BLE001  # whatever the encoder does not take is the same answer
+        raise WireError("not_plain", f"a message holds what no frame can: {str(error)[:200]}") from None
+    return _framed(body)
 
 
 def pack_json(plain: Plain) -> bytes:
-    """One JSON frame; bytes become text (a cut character is replaced)."""
-    return _framed(json.dumps(plain, default=_text, separators=(",", ":")).encode())
+    """One JSON frame; bytes become text (a cut character is replaced). Raises WireError like ``pack``."""
+    try:
+        body = json.dumps(plain, default=_text, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WireError("not_plain", f"a message holds what no frame can: {str(error)[:200]}") from None
+    return _framed(body)
 
 
 def _text(value: object) -> str:
@@ -258,8 +272,12 @@ def _framed(body: bytes) -> bytes:
 def unpack(body: bytes) -> Plain:
     """The map in a frame's body: JSON where it begins with a brace, else CBOR. Raises WireError."""
     value = _unpack_json(body) if body[:1] == b"{" else _unpack_cbor(body)
-    if type(value) is not dict or not all(type(key) is str for key in value):
-        raise WireError("bad_frame", "a frame holds no map with text keys")
+    if type(value) is not dict:
+        raise WireError("bad_frame", f"a frame holds no map but {_kind(value)}")
+    try:
+        _check_plain(value)
+    except _MistypedError as error:
+        raise WireError("bad_frame", f"a frame{error}") from None
     return value
 
 
@@ -300,9 +318,10 @@ def _unpack_json(body: bytes) -> Any:
         return plain
 
     try:
-        return _check_plain(json.loads(body, object_pairs_hook=once))
-    except _MistypedError as error:
-        raise WireError("bad_frame", f"a JSON frame{error}") from None
+        value = json.loads(body.decode(), object_pairs_hook=once)
+        if b"\\u" in body:
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        return value
     except (ValueError, RecursionError) as error:
         raise WireError("bad_frame", f"a frame begins like JSON but is none: {str(error)[:200]}") from None
 
@@ -398,6 +417,17 @@ class FrameSocket:
         except ConnectionResetError:
             return None
         return self.reader.feed(data) if data else None
+
+    def drain(self) -> Iterator[Plain]:
+        """What a peer that has ended left to be read; at most one frame's limit of it. Raises WireError."""
+        for _ in range(FRAME.count // _READ + 1):
+            try:
+                data = self.sock.recv(_READ)
+            except OSError:
+                return
+            if not data:
+                return
+            yield from self.reader.feed(data)
 
     @property
     def waiting(self) -> int:

@@ -8,7 +8,7 @@ _MIB = 1024 * 1024
 # --- git
 
 GIT_CALL = Bound("git.call", 30, "seconds", "git", "kill", "failed: git_timeout")
-GIT_OUTPUT = Bound("git.output", 64 * _MIB, "bytes", "git", "cut", "the rest is left out")
+GIT_OUTPUT = Bound("git.output", 64 * _MIB, "bytes", "git", "kill", "failed: git_output")
 
 # --- tools
 

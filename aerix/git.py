@@ -8,7 +8,6 @@ import os
 import selectors
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,10 +84,7 @@ def git(
     more than the bound and ``max_bytes`` is not given, and, unless ``may_fail``, ``git_failed`` with its own last line.
     """
     options = [part for setting in (*_SWITCHED_OFF, *config) for part in ("-c", setting)]
-    with tempfile.TemporaryFile() if feed else Path(os.devnull).open("rb") as stdin:
-        if feed:
-            stdin.write(feed)
-            stdin.seek(0)
+    with _file_of(feed) as stdin:
         process = _start(["git", "--no-pager", *options, *args], cwd, env or {}, stdin)
     limit_s = GIT_CALL.value if deadline_s is None else deadline_s
     try:
@@ -100,6 +96,17 @@ def git(
     if done.exit != 0 and not done.cut and not may_fail:
         raise GitError("git_failed", f"git {args[0]} failed: {_last_line(done.err) or f'exit {done.exit}'}")
     return done
+
+
+def _file_of(feed: bytes) -> IO[bytes]:
+    if not feed:
+        return Path(os.devnull).open("rb")
+    import tempfile
+
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+    file.write(feed)
+    file.seek(0)
+    return file
 
 
 def _start(

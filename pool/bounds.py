@@ -47,7 +47,7 @@ LINK_QUEUE = Bound("pool.link-queue", 256, "requests that wait", "PoolLink", "re
 LOST_IN_A_ROW = Bound(
     "pool.lost-in-a-row", 2, "losses without a new token", "PoolContext", "stop", "failed: generation_lost"
 )
-GENERATION = Bound("pool.generation", 86_400, "seconds in all", "PoolContext", "stop", "failed: deadline")
+GENERATION = Bound("pool.generation", 86_400, "seconds without a sign, waiting for its turn included", "PoolContext", "stop", "failed: deadline")
 
 # --- the daemon ---------------------------------------------------------------------------------------------------
 

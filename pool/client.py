@@ -40,6 +40,7 @@ class _Asked:
     message: Any
     answer: Answer
     silence_s: float
+    id: int = 0
     line: Line | None = None
     heard: float = 0.0
     timer: Timer | None = None
@@ -100,7 +101,7 @@ class PoolLink(Actor):
         elif asked := next((a for a in self._asked.values() if a.answer.token == token), None):
             asked.unwanted = True
             if asked.generates and asked.line is not None:
-                asked.line.send(p.Cancel(asked.message.id))
+                asked.line.send(p.Cancel(asked.id))
 
     def _go_on(self) -> None:
         """Send what can be sent now; connect first where nothing is connected."""
@@ -124,9 +125,10 @@ class PoolLink(Actor):
         if isinstance(asked.message, Connect):
             asked.answer.reply(self._welcome)
             return
-        asked.message = replace(asked.message, id=self._next_id)
+        asked.id = self._next_id
+        asked.message = replace(asked.message, id=asked.id)
         self._next_id += 1
-        self._asked[asked.message.id] = asked
+        self._asked[asked.id] = asked
         asked.heard = self.clock.now()
         asked.timer = self.after(asked.silence_s, (self._check_silence, asked))
         if asked.generates:
@@ -163,7 +165,7 @@ class PoolLink(Actor):
 
     def _check_silence(self, asked: _Asked) -> None:
         left = asked.heard + asked.silence_s - self.clock.now()
-        if asked.message.id not in self._asked:
+        if asked.id not in self._asked:
             return
         if left > 0:
             asked.timer = self.after(left, (self._check_silence, asked))
@@ -213,7 +215,7 @@ class PoolLink(Actor):
             self._control.send(p.ContextDrop(0, outcome.context))
 
     def _forget(self, asked: _Asked) -> None:
-        self._asked.pop(asked.message.id, None)
+        self._asked.pop(asked.id, None)
         if asked.timer is not None:
             asked.timer.cancel()
         if asked.line is not None and asked.line is not self._control:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 
 from aerix.actors import Refused
+from aerix.actors.log import log
 from aerix.pool import protocol as p
 from aerix.pool.bounds import CONTEXTS, SEGMENTS
 from aerix.pool.rows import Vocabulary
@@ -119,11 +120,18 @@ class Contexts:
     def _grown(self, kept: list[p.Segment], tokens: list[tuple[int, ...]], added: list[p.Segment]) -> Context:
         context = Context(uuid.uuid4().hex, list(kept), list(tokens))
         _check([*kept, *added])
+        self._note_foreign(added)
         for segment in added:
             markers = self._template.segment(context.roles, segment.role)
             context.tokens.append((*markers, *self._text(segment)))
             context.segments.append(segment)
         return context
+
+    def _note_foreign(self, added: list[p.Segment]) -> None:
+        """One line for the ids of another vocabulary, in whose place the texts are used."""
+        foreign = sum(s.tokens is not None and s.vocab != self._vocabulary.digest for s in added)
+        if foreign:
+            log("context.other_vocabulary", level="warning", segments=foreign)
 
     def _text(self, segment: p.Segment) -> list[int]:
         """A text's tokens: the exact ones where they are of this vocabulary."""

@@ -48,11 +48,16 @@ class LlamaVocabulary:
         self.ends = tuple(t for t in range(self.size) if llama_cpp.llama_vocab_is_eog(vocab, t))
         bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
         self.bos: int | None = bos if llama_cpp.llama_vocab_get_add_bos(vocab) and bos >= 0 else None
-        self._written = [self._write(token) for token in range(self.size)]
+        self._written = self._write_all()
         self._control = [bool(llama_cpp.llama_vocab_is_control(vocab, t)) for t in range(self.size)]
-        self.bos_text, self.eos_text = (self._written[t].decode() if t >= 0 else "" for t in (bos, eos))
+        self.bos_text, self.eos_text = (
+            self._written[t].decode("utf-8", "replace") if t >= 0 else "" for t in (bos, eos)
+        )
         self.chat_template = model.chat_template
-        self.digest = self._digest()
+        self._entries = [b"\xff" * self._is_markup(t) + text for t, text in enumerate(self._written)]
+        self.digest = hashlib.sha256(
+            b"".join(len(e).to_bytes(4, "big") + e for e in self._entries)
+        ).hexdigest()
         self._neutral = self._find_neutral()
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
@@ -77,7 +82,7 @@ class LlamaVocabulary:
         library = llama_cpp.llama_cpp._lib  # noqa: SLF001  # the matcher wants the C function's address
         make: Any = LLTokenizer
         guide: LLTokenizer = make.from_llamacpp(
-            tokens=self._guide_entries(),
+            tokens=self._entries,
             vocab_ptr=self._vocab,
             tokenize_fptr=ctypes.cast(library.llama_tokenize, ctypes.c_void_p).value,
             eos_token=list(self.ends),
@@ -85,24 +90,13 @@ class LlamaVocabulary:
         )
         return guide
 
-    def _guide_entries(self) -> list[bytes]:
-        """Each entry's bytes, 0xff before those that are no text: the matcher's sign for control tokens."""
-        return [
-            b"\xff" + text if self._is_markup(token) else text for token, text in enumerate(self._written)
-        ]
-
     def _is_markup(self, token: int) -> bool:
+        """Whether an entry is no text: the matcher wants 0xff before those."""
         text = self._written[token]
-        user_defined = (
-            llama_cpp.llama_vocab_get_attr(self._vocab, token) & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
-        )
-        return self._control[token] or bool(user_defined and text.startswith(b"<") and text.endswith(b">"))
-
-    def _digest(self) -> str:
-        digest = hashlib.sha256()
-        for entry in self._guide_entries():
-            digest.update(len(entry).to_bytes(4, "big") + entry)
-        return digest.hexdigest()
+        if self._control[token] or not (text.startswith(b"<") and text.endswith(b">")):
+            return self._control[token]
+        attributes = llama_cpp.llama_vocab_get_attr(self._vocab, token)
+        return bool(attributes & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
 
     def _find_neutral(self) -> list[int]:
         plain = self._tokenize("a", special=False)
@@ -119,10 +113,12 @@ class LlamaVocabulary:
                 return buffer[:count]
             room = -count
 
-    def _write(self, token: int) -> bytes:
+    def _write_all(self) -> list[bytes]:
+        """Each entry's bytes, control tokens by their names."""
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
-        count = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, _PIECE_BYTES, 0, True)
-        return buffer.raw[: max(count, 0)]
+        write = llama_cpp.llama_token_to_piece
+        counts = (write(self._vocab, t, buffer, _PIECE_BYTES, 0, True) for t in range(self.size))
+        return [ctypes.string_at(buffer, max(count, 0)) for count in counts]
 
 
 # --- the model file -----------------------------------------------------------------------------------------------

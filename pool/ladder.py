@@ -4,6 +4,8 @@ A member whose worker dies by a signal before it was ready starts it again one r
 (spec/engine-facts.md, trap 1). Imports nothing heavy: the member reads it too.
 """
 
+import os
+import signal
 from dataclasses import dataclass
 
 
@@ -38,6 +40,15 @@ LADDER = (
     ),
 )
 """Rung 0 leaves nothing out."""
+
+FAULT = "AERIX_TEST_WORKER_FAULT"
+"""A variable for tests: the rungs, as in ``0,1``, on which a worker dies by SIGSEGV while it loads."""
+
+
+def fail_if_told(rung: int) -> None:
+    """Die as an unfit setting would, where a test of the ladder says so (see FAULT)."""
+    if str(rung) in os.environ.get(FAULT, "").split(","):
+        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def apply_signal_stack() -> None:

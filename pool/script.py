@@ -111,20 +111,25 @@ def _index(segments: tuple[Segment, ...]) -> int:
 
 
 def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(SCRIPT.count + 1)
-        lines = raw.decode("utf-8").splitlines()
-    except OSError as error:
-        raise Refused("bad_script", f"The script {path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise Refused("bad_script", f"The script {path} is not UTF-8 text.") from None
-    if len(raw) > SCRIPT.count:
-        raise Refused("bad_script", f"The script {path} is larger than {SCRIPT.count:,} bytes.")
+    lines = _text_of(path).splitlines()
     parsed = [(n, _object(path, n, line)) for n, line in enumerate(lines, 1) if line.strip()]
     if not parsed:
         raise Refused("bad_script", f"The script {path} is empty: its first line is a header like {{}}.")
     return parsed
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(SCRIPT.count + 1)
+    except OSError as error:
+        raise Refused("bad_script", f"The script {path} cannot be read: {error.strerror}.") from None
+    if len(raw) > SCRIPT.count:
+        raise Refused("bad_script", f"The script {path} is larger than {SCRIPT.count:,} bytes.")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refused("bad_script", f"The script {path} is not UTF-8 text.") from None
 
 
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -82,10 +82,10 @@ class ScriptedEngine:
         self._interrupted = threading.Event()
 
     def begin(self, sequence: int, scene: Scene) -> None:
-        """Choose the step. Raises Refused ``script_ended``."""
+        """Choose the step. Raises Refused ``script_ended``, ``script_mismatch``."""
         step = self._chosen(scene) if scene.texts else self._script.step(scene.segments)
         rows = self._sequences.setdefault(sequence, _Rows())
-        rows.play = _Play(step, scene, step.text.encode())
+        rows.play = self._planned(_Play(step, scene, step.text.encode()), 0)
         rows.said = self._said(rows)
 
     def decode(self, rows: Sequence[Row]) -> "list[Logits]":
@@ -181,11 +181,22 @@ class ScriptedEngine:
         if at == len(play.data):
             return self.vocabulary.ends[0]
         if at not in play.plan:
-            offset = at
-            for token in self._tokens(play.data[at:]):
-                play.plan.setdefault(offset, token)
-                offset += len(self.vocabulary.piece(token))
+            self._planned(play, at)
         return play.plan[at]
+
+    def _planned(self, play: _Play, at: int) -> _Play:
+        """Split the text from byte ``at`` on into tokens. Some vocabularies lack bytes of rare characters."""
+        offset = at
+        for token in self._tokens(play.data[at:]):
+            piece = self.vocabulary.piece(token)
+            if not play.data.startswith(piece, offset):
+                break
+            play.plan.setdefault(offset, token)
+            offset += len(piece)
+        if offset < len(play.data):
+            why = "this vocabulary cannot write it"
+            raise self._mismatch(play, play.data[:offset], play.data[offset:], why)
+        return play
 
     def _tokens(self, data: bytes) -> list[int]:
         try:

@@ -80,4 +80,4 @@ def start_daemon(command: list[str], log: Path) -> Starter:
 
 def default_command() -> tuple[str, ...]:
     """The pool of this program itself."""
-    return (sys.executable, "-m", "aerix")
+    return (sys.executable, "-P", "-m", "aerix")

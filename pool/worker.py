@@ -17,7 +17,7 @@ from aerix.pool.bounds import QUEUE
 from aerix.pool.constraint import check
 from aerix.pool.contexts import Contexts, check_tokens
 from aerix.pool.generation import Bench, Generation, Job, cancelled, start
-from aerix.pool.ladder import LADDER, apply_signal_stack
+from aerix.pool.ladder import LADDER, apply_signal_stack, fail_if_told
 from aerix.pool.rows import Aborted, Engine, OutOfRoom
 from aerix.pool.scripted import PREFIX, ScriptedEngine
 from aerix.pool.template import Template
@@ -58,6 +58,7 @@ def load(args: WorkerArgs) -> tuple[Engine, str]:
     from aerix.pool import selftest
 
     rung = LADDER[args.rung]
+    fail_if_told(args.rung)
     if args.model.startswith(PREFIX):
         return ScriptedEngine(args, _vocabulary), ""
     _set_environment()
@@ -66,7 +67,7 @@ def load(args: WorkerArgs) -> tuple[Engine, str]:
     from aerix.pool.engine import LlamaEngine
 
     engine = LlamaEngine(args, rung)
-    return engine, selftest.run(engine, args.rung)
+    return engine, selftest.run(engine)
 
 
 def _vocabulary(path: str) -> Any:

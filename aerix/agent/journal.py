@@ -1,81 +1,121 @@
 """Journal: what an agent tells, in the order it happens: events to the session log, and what is streamed to a screen.
 
-An event is written before the agent goes on, and only then shown; an agent waits for a slow reader of its stream
+An event is logged before the agent goes on, and only then shown; an agent waits for a slow reader of its stream
 instead of piling up what it has to say.
 """
 
 import codecs
+from dataclasses import dataclass, replace
 
-from aerix.actors import Actor, Call, Ref
+from aerix.actors import Actor, Call, DeadlineExceeded, Ref, Refused
 from aerix.bounds import JOURNAL
 from aerix.session.events import Event, Note, Token
 from aerix.session.log import Write
-from aerix.session.show import Show
+from aerix.session.show import OUTPUT_LOST, STORAGE_LOST, Show
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where events go: what it is called, and how its failure is."""
+
+    name: str
+    codes: frozenset[str]
+    code: str
+
+
+_LOG = _End("the session log", STORAGE_LOST, "session_storage")
+_READER = _End("the output", OUTPUT_LOST, "stdout_failed")
 
 
 class Journal:
-    """Belongs to one actor and blocks it in ``wait``. Raises Refused with a code of ``OUTPUT_LOST`` or ``STORAGE_LOST``."""
+    """Belongs to one actor and blocks it in ``wait``.
+
+    Raises Refused, whatever has failed, with a code of ``STORAGE_LOST`` or ``OUTPUT_LOST``. Raises Cancelled: what was
+    to be written is then on its way to the log, and is shown with the next event.
+    """
 
     def __init__(self, actor: Actor, log: Ref, screen: Ref, agent: str) -> None:
         self._actor = actor
-        self._log = log
-        self._screen = screen
+        self._log: Ref | None = log
+        self._screen: Ref | None = screen
         self._agent = agent
-        self._streamed: Call | None = None
-        self._muted = False
-        self._text = ""
-        self._waiting: list[Event] = []
+        self._patience_s = JOURNAL.value
+        self._queue: list[Event] = []
+        self._showing: Call | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def mute(self) -> None:
         """Show nothing any more: nobody reads it. The log goes on."""
-        self._muted, self._streamed = True, None
+        self._screen = self._showing = None
+        self._queue.clear()
+
+    def stop_logging(self) -> None:
+        """Log nothing any more: it cannot be written. What is told is still shown."""
+        self._log = None
+
+    def hurry(self, patience_s: float) -> None:
+        """From now on wait at most so long for a reader."""
+        self._patience_s = patience_s
 
     def write(self, *events: Event) -> None:
         """Log events, then show them, after all that was streamed before."""
-        self._finish(self._actor.request(self._log, Write(events)))
-        if self._muted:
-            return
-        self._flush()
-        self._finish(self._actor.request(self._screen, Show(events)))
+        logged = None if self._log is None else self._actor.request(self._log, Write(events))
+        self._say(self._decoder.decode(b"", final=True))
+        self._decoder.reset()
+        self._queue += events
+        if logged is not None:
+            try:
+                self._wait(logged, JOURNAL.value, _LOG)
+            except Refused:  # only what is logged is shown
+                del self._queue[-len(events) :]
+                raise
+        self.flush()
 
     def note(self, text: str) -> None:
         """Tell the user something; it is not logged. Does not wait: it goes out with what is streamed."""
-        self._waiting.append(Note(agent=self._agent, text=text))
-        self._send_if_idle()
+        self._queue.append(Note(agent=self._agent, text=text))
+        self._show_if_idle()
 
     def stream(self, data: bytes) -> None:
         """Show generated text. Does not wait: what comes while the reader is busy is shown together."""
-        self._text += self._decoder.decode(data)
-        self._send_if_idle()
+        self._say(self._decoder.decode(data))
+        self._show_if_idle()
 
-    def _send_if_idle(self) -> None:
-        if not self._muted and (self._streamed is None or self._streamed.done):
-            self._send()
+    def flush(self) -> None:
+        """Wait until everything is shown."""
+        while self._showing is not None or self._queue:
+            self._wait_for_reader()
+            self._show()
 
-    def _send(self) -> None:
-        """Send what waits. Raises what the reader refused with the last time."""
-        if self._streamed is not None:
-            self._streamed.result()
-        events: list[Event] = [*self._waiting]
-        if self._text:
-            events.append(Token(agent=self._agent, text=self._text))
-        self._waiting.clear()
-        self._text = ""
-        if events:
-            self._streamed = self._actor.request(self._screen, Show(tuple(events)))
+    def _say(self, text: str) -> None:
+        """Text of one turn is one event until it is shown."""
+        if text and self._queue and isinstance(self._queue[-1], Token):
+            self._queue[-1] = replace(self._queue[-1], text=self._queue[-1].text + text)
+        elif text:
+            self._queue.append(Token(agent=self._agent, text=text))
 
-    def _flush(self) -> None:
-        self._text += self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        for _ in range(2):  # what is under way, then what waited behind it
-            if self._streamed is not None:
-                self._finish(self._streamed)
-            self._send()
-        if self._streamed is not None:
-            self._finish(self._streamed)
-            self._streamed = None
+    def _show_if_idle(self) -> None:
+        if self._showing is None or self._showing.done:
+            self._wait_for_reader()
+            self._show()
 
-    def _finish(self, call: Call) -> None:
-        self._actor.wait(call, deadline_s=JOURNAL.value)
-        call.result()
+    def _show(self) -> None:
+        events, self._queue = tuple(self._queue), []
+        if events and self._screen is not None:
+            self._showing = self._actor.request(self._screen, Show(events))
+
+    def _wait_for_reader(self) -> None:
+        if self._showing is not None:
+            self._wait(self._showing, self._patience_s, _READER)
+            self._showing = None
+
+    def _wait(self, call: Call, patience_s: float, end: _End) -> None:
+        try:
+            self._actor.wait(call, deadline_s=patience_s)
+            call.result()
+        except DeadlineExceeded:
+            raise Refused(end.code, f"{end.name} took nothing for {patience_s:g} s") from None
+        except Refused as refused:
+            if refused.code in end.codes:
+                raise
+            raise Refused(end.code, f"{end.name} has failed: {refused.message}") from None

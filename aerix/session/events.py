@@ -14,11 +14,16 @@ ROOT = "a1"
 """The id of a request's root agent."""
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What every event has: the agent it is about."""
+    """What every event has: when it was made, and the agent it is about."""
 
     type: ClassVar[str]
+    ts: str = field(default_factory=_now)
     agent: str = ROOT
 
 
@@ -146,11 +151,9 @@ class Note(Event):
     text: str
 
 
-def line(event: Event, now: datetime | None = None) -> bytes:
+def line(event: Event) -> bytes:
     """The event as a line of JSON, its newline included. Fields that are None are left out."""
-    ts = (now or datetime.now(UTC)).isoformat(timespec="milliseconds")
     values = {f.name: value for f in fields(event) if (value := getattr(event, f.name)) is not None}
-    return (
-        json.dumps({"ts": ts, "type": event.type, **values}, ensure_ascii=False).encode("utf-8", "replace")
-        + b"\n"
-    )
+    ts = values.pop("ts")
+    text = json.dumps({"ts": ts, "type": event.type, **values}, ensure_ascii=False)
+    return text.encode("utf-8", "replace") + b"\n"

@@ -9,9 +9,8 @@ whole.
 
 import hashlib
 import os
-import shutil
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -99,8 +98,12 @@ def take(cwd: Path, store: Path) -> Tree | None:
         return None
     try:
         store.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=store, prefix="index-") as scratch:
-            return _Taking(root, store, Path(scratch) / "index").tree()
+        index = store / f"index-{secrets.token_hex(4)}"
+        try:
+            return _Taking(root, store, index).tree()
+        finally:
+            for path in (index, index.with_name(f"{index.name}.lock")):
+                path.unlink(missing_ok=True)
     except OSError as error:
         raise GitError("git_failed", f"the snapshot could not be stored: {error.strerror}") from None
 
@@ -119,14 +122,12 @@ class _Taking:
 
     def __init__(self, root: Path, store: Path, index: Path) -> None:
         self._root = root
-        self._index = index
         told = git(["rev-parse", "--git-path", "index", "--git-path", "objects"], root).out
         theirs, objects = (root / os.fsdecode(line) for line in told.splitlines())
         self._env = {"GIT_INDEX_FILE": str(index), **_objects(store, objects)}
         self._config = filters_off(root)
-        if theirs.exists():
-            # With its times: git trusts an entry that is older than the index, so a younger copy would hide changes.
-            shutil.copy2(theirs, index)
+        if theirs.is_file():
+            _copy_index(theirs, index)
 
     def tree(self) -> Tree:
         """Add what changed, and write the tree."""
@@ -213,6 +214,14 @@ def _objects(store: Path, theirs: Path) -> dict[str, str]:
     made.mkdir(exist_ok=True, mode=0o700)
     quoted = str(theirs).replace("\\", "\\\\").replace('"', '\\"')
     return {"GIT_OBJECT_DIRECTORY": str(made), "GIT_ALTERNATE_OBJECT_DIRECTORIES": f'"{quoted}"'}
+
+
+def _copy_index(theirs: Path, ours: Path) -> None:
+    """With its time: git trusts an entry that is older than the index, so a younger copy would hide changes."""
+    with theirs.open("rb") as file:
+        ours.write_bytes(file.read())
+        status = os.fstat(file.fileno())
+    os.utime(ours, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _can_be_taken(path: Path) -> bool:

@@ -25,7 +25,7 @@ def _tool(name: str, description: str, required: JsonSchema, optional: JsonSchem
 
 _ALL = (
     _tool("read", "A file's lines with their numbers, or a folder's entries.",
-          {"path": _SOME_TEXT}, {"offset": _COUNT, "limit": _COUNT}),
+          {"path": {**_SOME_TEXT, "examples": ["README.md"]}}, {"offset": _COUNT, "limit": _COUNT}),
     _tool("write", "Create or replace a file; append adds to its end.",
           {"path": _SOME_TEXT, "content": _TEXT}, {"append": _FLAG}),
     _tool("edit", "Replace the exact text old, which must occur once, by new.",

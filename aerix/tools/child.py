@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -137,7 +138,10 @@ class Runner:
         return max(0, min(self._caps.get(message.tool, UNSET), message.room_bytes))
 
     def _spool_file(self, message: RunTool) -> Path:
-        return self._spool / f"{message.call.replace('/', '_')}.txt"
+        """A name that is free: call ids begin anew with each request of a session."""
+        name = message.call.replace("/", "_")
+        names = (f"{name}.txt" if n == 1 else f"{name}.{n}.txt" for n in count(1))
+        return next(path for each in names if not os.path.lexists(path := self._spool / each))
 
     def _capped(
         self, message: RunTool, text: str, *, error: bool = False, paths: tuple[Path, ...] = ()

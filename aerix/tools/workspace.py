@@ -1,11 +1,14 @@
 """Where a runner's tools work, what they remember of files, and how a tool reads its input and gives its output."""
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aerix.bounds import SEEN_FILES
+
+_NO_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 class ToolError(Exception):
@@ -96,8 +99,8 @@ class Output:
 
 
 def clean(text: str) -> str:
-    """The text with what is no Unicode (bytes of odd file names) replaced, so that every encoder takes it."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if not text.isascii() else text
+    """The text with what is no character (bytes of odd file names) replaced, so that every encoder takes it."""
+    return text if text.isascii() else _NO_CHARACTER.sub("\ufffd", text)
 
 
 def sentence(error: OSError, doing: str) -> ToolError:

@@ -23,18 +23,16 @@ def tools_section(tools: Sequence[ToolSpec]) -> str:
 
 def turns_section(tools: Sequence[ToolSpec], final: JsonSchema | None = None) -> str:
     """``# Turns``: the shape of an answer, with its example."""
-    answer = _compact(
-        {"thought": "the work is done", "final": "the answer" if final is None else _example(final)}
-    )
+    answer = _compact({"thought": "I know enough", "final": _example(final) if final else "<your answer>"})
     if not tools:
         return f"# Turns\nAnswer every turn with one JSON object and nothing else:\n{answer}"
     calls = [{"tool": tools[0].name, "input": _example(tools[0].input)}]
     return "\n".join((
         "# Turns",
-        "Answer every turn with one JSON object and nothing else. To call tools:",
-        _compact({"thought": "what to do next, in short", "calls": calls}),
-        f"At most {CALLS} calls a turn; they run in order. Each result comes back under [<tool> <id>]. To finish:",
+        "Answer every turn with one JSON object and nothing else. When you know enough, answer the user:",
         answer,
+        f"Before that, call tools, at most {CALLS} a turn, in order; each result comes back under [<tool> <id>]:",
+        _compact({"thought": "I look first", "calls": calls}),
     ))  # fmt: skip
 
 
@@ -69,7 +67,7 @@ def _example(schema: Mapping[str, object]) -> object:
             for n in (required if isinstance(required, list) else ())
             if n in properties
         }
-    choices = schema.get("enum")
+    choices = schema.get("enum") or schema.get("examples")
     if isinstance(choices, list | tuple) and choices:
         return choices[0]
     return _EXAMPLES.get(str(schema.get("type")), "…")
