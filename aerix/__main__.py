@@ -3,8 +3,10 @@
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    from aerix.cli import run
-
+    try:
+        from aerix.cli import run
+    except KeyboardInterrupt:
+        return 130
     return run()
 
 

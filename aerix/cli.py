@@ -1,12 +1,21 @@
 """The command line: which command was asked for, and the exit code of its end."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from aerix import __version__
-from aerix.exits import INTERRUPTED, USAGE
+from aerix.exits import FAILED, INTERRUPTED, STDOUT_CLOSED, USAGE
+
+_COMMANDS_TO_COME = frozenset({
+    "sessions", "undo", "hooks", "plugins", "trust", "profile", "tune", "import", "doctor", "farm",
+})  # fmt: skip
+_FLAGS_TO_COME = frozenset({
+    "--resume", "--continue", "--route", "--add-dir", "--mode", "--allow", "--deny", "--final-schema", "--input-format",
+})  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
@@ -18,34 +27,75 @@ class _Parser(argparse.ArgumentParser):
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code. No problem ends in a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        from aerix.exits import STDOUT_CLOSED
-
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # else Python complains at its end about what it holds for it
         return STDOUT_CLOSED
+    except Exception as error:  # noqa: BLE001  # the user gets a sentence, the program's log the traceback
+        return _crashed(error)
+    return code
+
+
+def _crashed(error: Exception) -> int:
+    from aerix.agent.ended import crash
+    from aerix.output import complain
+
+    complain(f"{crash('the command', error).reason}; AERIX_LOG_FILE=FILE keeps its traceback")
+    return FAILED
 
 
 def _run(arguments: list[str]) -> int:
+    if (missing := _not_built(arguments)) is not None:
+        return _refuse(f"{missing} is not built yet; aerix --help tells what is")
     args = _parser(full=not _is_headless(arguments)).parse_args(arguments)
     run = getattr(args, "run", None)
     if run is not None:
-        code: int = run(args)
-        return code
+        return _run_command(args)
     if args.prompt is not None:
         from aerix.headless import run_headless
 
         return run_headless(args)
-    from aerix.output import complain
-
-    complain(
+    return _refuse(
         'the interactive screen is not built yet; ask headless: aerix -p "PROMPT" (aerix --help tells more)'
     )
+
+
+def _run_command(args: argparse.Namespace) -> int:
+    if "pool_settings" in args:
+        from aerix.settings import SettingsError, load_settings
+        from aerix.settings_pool import pool_settings
+
+        try:
+            args.pool_settings = pool_settings(load_settings(Path.cwd(), env=os.environ))
+        except SettingsError as error:
+            return _refuse(str(error))
+    code: int = args.run(args)
+    return code
+
+
+def _refuse(sentence: str) -> int:
+    from aerix.output import complain
+
+    complain(sentence)
     return USAGE
+
+
+def _not_built(arguments: list[str]) -> str | None:
+    """The command or the first flag that the design has and this version has not."""
+    if arguments and arguments[0] in _COMMANDS_TO_COME:
+        return f"aerix {arguments[0]}"
+    if not _is_headless(arguments):
+        return None
+    return next((word for word in arguments if word.partition("=")[0] in _FLAGS_TO_COME), None)
 
 
 def _is_headless(arguments: list[str]) -> bool:
@@ -74,7 +124,14 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
 
 def _add_headless(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("one request, without a screen").add_argument
-    add("-p", "--prompt", metavar="PROMPT", help="run one request and exit; - reads it from standard input")
+    add(
+        "-p",
+        "--prompt",
+        metavar="PROMPT",
+        nargs="?",
+        const="-",
+        help="run one request and exit; - or nothing reads it from standard input, and piped text joins it",
+    )
     add(
         "--output-format",
         choices=("text", "json", "stream-json"),

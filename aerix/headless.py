@@ -1,35 +1,50 @@
 """``aerix -p``: one request without a screen. Reads top to bottom: settings, prompt, model, actors, outcome, exit code."""
 
 import argparse
+import json
 import os
 import uuid
 from dataclasses import asdict
 from pathlib import Path
 
 from aerix import __version__, folders
-from aerix.actors import ChildSpec, Ref, Refused, StartChild, StartFailed, Supervisor, start, whereis
+from aerix.actors import (
+    ChildSpec,
+    DeadlineExceeded,
+    Ref,
+    Refused,
+    StartChild,
+    StartFailed,
+    Supervisor,
+    start,
+    whereis,
+)
 from aerix.actors.bounds import START
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.bounds import CANCEL
-from aerix.exits import FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE, USAGE
-from aerix.output import Output, complain
-from aerix.pool.client import POOL_UNREACHABLE, PoolLink, PoolSettings
+from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
+from aerix.output import Output, complain, fill_standard_descriptors
+from aerix.pool.client import POOL_UNREACHABLE, PoolLink
 from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
 from aerix.pool.protocol import Sampling
 from aerix.session.events import SessionEnd, SessionStart
-from aerix.session.log import SessionLog
+from aerix.session.log import SessionLog, unwritable
 from aerix.session.project import project_key
 from aerix.session.show import STORAGE_LOST
 from aerix.settings import Settings, SettingsError, load_settings
+from aerix.settings_pool import pool_settings
 from aerix.signals import Signals, install
 from aerix.stdin import BadPrompt, prompt_of
 
 _WEEK_S = 7 * 86_400.0  # each step of a request has its own limit; the whole has none
-_STOP_S = 3.0
+_STOP_S = 3.0  # what has not stopped by then dies with the process
+_OUTPUT_S = 0.1  # what it wrote was waited for; a reader that takes nothing may hold it for ever
+_STOP_SHARE = 0.3  # the same after a cancel, of the cancel's time
 
 
 def run_headless(args: argparse.Namespace) -> int:
     """Run one request and return the exit code; every problem is a sentence on standard error."""
+    fill_standard_descriptors()
     try:
         cwd = _enter(args.cd)
         settings = load_settings(
@@ -43,7 +58,7 @@ def run_headless(args: argparse.Namespace) -> int:
         complain(note)
     try:
         return _run(args, settings, prompt, cwd)
-    except StartFailed as error:
+    except (StartFailed, DeadlineExceeded) as error:
         complain(str(error))
         return FAILED
     except Refused as refused:
@@ -55,7 +70,7 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str, cwd: Path) -
     model = _model(settings)
     signals = install()
     session, project = str(uuid.uuid4()), project_key(cwd)
-    home = folders.private(folders.data() / "sessions" / project)
+    home = _home(project)
     begin = SessionStart(
         session=session,
         version=__version__,
@@ -65,14 +80,25 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str, cwd: Path) -
         notes=list(settings.notes),
     )
     root = start(_tree(args, settings, model, home / f"{session}.jsonl"), "aerix")
+    stop_s = _STOP_S
     try:
         request = _start_request(_request(args, settings, prompt, begin, home / session))
         start(Signals(signals, request.name), "signals")
         end: SessionEnd = request.ask(Run(), _WEEK_S)
+        stop_s = CANCEL.value * _STOP_SHARE if end.outcome == "cancelled" else _STOP_S
         return end.exit
     finally:
         root.stop()
-        root.join(_STOP_S)
+        root.join(stop_s)
+
+
+def _home(project: str) -> Path:
+    """The folder of the project's sessions. Raises Refused ``session_storage``."""
+    folder = folders.data() / "sessions" / project
+    try:
+        return folders.private(folder)
+    except OSError as error:
+        raise unwritable(folder, error) from None
 
 
 # --- what the command line and the settings say
@@ -94,7 +120,7 @@ def _path(name: str | None) -> Path | None:
 def _overrides(args: argparse.Namespace) -> list[str]:
     """The flags that are settings, behind those of ``-c``: a flag of its own wins."""
     flags = {
-        "models.main": None if args.model is None else f'"{args.model}"',
+        "models.main": None if args.model is None else json.dumps(args.model, ensure_ascii=False),
         "delegation.max_turns": args.max_turns,
         "context.max_new_tokens": args.max_new_tokens,
         "generation.seed": args.seed,
@@ -134,18 +160,11 @@ def _request(
 
 def _tree(args: argparse.Namespace, settings: Settings, model: str, log: Path) -> Supervisor:
     """The long-lived part: each later one holds something of an earlier one."""
-    pool = PoolSettings(
-        socket=settings.pool.socket,
-        load=() if settings.models.of(model).flags() else (model,),
-        flags=settings.pool.flags,
-        command=settings.pool.command,
-        start_timeout_s=settings.pool.start_timeout_secs,
-        max_connections=settings.pool.max_connections,
-    )
+    pool = pool_settings(settings, model)
     return Supervisor(
         [
             ChildSpec("session-log", lambda: SessionLog(log)),
-            ChildSpec("output", lambda: Output(args.output_format)),
+            ChildSpec("output", lambda: Output(args.output_format), grace_s=_OUTPUT_S),
             ChildSpec("pool-link", lambda: PoolLink(pool)),
             ChildSpec("request", Supervisor, restart="temporary", grace_s=None),
         ],
@@ -169,10 +188,7 @@ def _living(name: str) -> Ref:
 
 
 def _code_of(refused: Refused) -> int:
+    """The exit code of what went wrong before the request began, or so that it could not end."""
     if refused.code in STORAGE_LOST:
         return STORAGE
-    if refused.code == "stdout_closed":
-        return STDOUT_CLOSED
-    if refused.code in POOL_UNREACHABLE or refused.code.startswith("model_"):
-        return NO_POOL
-    return INTERRUPTED if refused.code == "cancelled" else FAILED
+    return NO_POOL if refused.code in POOL_UNREACHABLE else FAILED

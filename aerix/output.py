@@ -4,6 +4,7 @@ Standard output carries what was asked for and nothing else: the answer and the 
 as lines. Notes, calls and reasons go to standard error.
 """
 
+import errno
 import json
 import os
 from contextlib import suppress
@@ -33,6 +34,8 @@ class Output(Actor):
                 _write(line(event))
             else:
                 self._tell(event)
+            if isinstance(event, SessionEnd) and event.outcome != "done":
+                complain(f"{event.outcome}: {event.reason}")
 
     def _tell(self, event: Event) -> None:
         match event:
@@ -52,15 +55,13 @@ class Output(Actor):
                 pass
 
     def _print_answer(self, end: SessionEnd) -> None:
-        """The answer, then the diff; the reason of another end goes to standard error."""
+        """The answer, then the diff, and what the diff leaves out."""
         if end.text:
             _write(end.text.encode("utf-8", "replace").rstrip(b"\n") + b"\n")
         if end.diff:
             _write(b"\n" * bool(end.text) + end.diff.encode("utf-8", "surrogateescape").rstrip(b"\n") + b"\n")
         for path in end.untracked:
             _write(f"untracked: {path}\n".encode("utf-8", "surrogateescape"))
-        if end.outcome != "done":
-            complain(f"{end.outcome}: {end.reason}")
 
 
 def complain(text: str) -> None:
@@ -74,11 +75,25 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_INPUT else text[: _SHOWN_INPUT - 1] + "…"
 
 
+def fill_standard_descriptors() -> None:
+    """Put something where standard input, output or error is closed: else a log or a socket would be opened there.
+
+    What is put there takes no output: writing to it fails as writing to a closed descriptor does.
+    """
+    for fd in (0, _STDOUT, _STDERR):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(
+                os.open(os.devnull, os.O_RDONLY), True
+            )  # it gets the lowest free number: this one
+
+
 def _write(data: bytes) -> None:
     try:
         while data:
             data = data[os.write(_STDOUT, data) :]
-    except BrokenPipeError:
-        raise Refused("stdout_closed", "standard output was closed") from None
     except OSError as error:
+        if error.errno in (errno.EPIPE, errno.EBADF):
+            raise Refused("stdout_closed", "standard output was closed") from None
         raise Refused("stdout_failed", f"standard output cannot be written: {error.strerror}") from None

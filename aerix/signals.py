@@ -20,7 +20,10 @@ def install() -> socket.socket:
     reader.setblocking(False)
     writer.setblocking(False)
     for sig in _REASONS:
-        signal.signal(sig, _ignore)
+        if (
+            signal.getsignal(sig) is not signal.SIG_IGN
+        ):  # as under nohup: whoever started this process wants that
+            signal.signal(sig, _ignore)
     signal.set_wakeup_fd(writer.detach())
     return reader
 

@@ -18,7 +18,10 @@ class BadPrompt(Exception):
 
 def prompt_of(argument: str | None) -> str:
     """The prompt: the argument, a blank line and the piped text; either may be absent, not both. Raises BadPrompt."""
-    piped = _piped() if argument == "-" or _is_piped() else ""
+    try:
+        piped = _piped() if argument == "-" or _is_piped() else ""
+    except OSError as error:
+        raise BadPrompt(f"standard input cannot be read: {error.strerror}; pipe the prompt in") from None
     parts = [part for part in ("" if argument == "-" else (argument or "").strip(), piped.strip()) if part]
     if not parts:
         raise BadPrompt(

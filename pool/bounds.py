@@ -47,7 +47,14 @@ LINK_QUEUE = Bound("pool.link-queue", 256, "requests that wait", "PoolLink", "re
 LOST_IN_A_ROW = Bound(
     "pool.lost-in-a-row", 2, "losses without a new token", "PoolContext", "stop", "failed: generation_lost"
 )
-GENERATION = Bound("pool.generation", 86_400, "seconds without a sign, waiting for its turn included", "PoolContext", "stop", "failed: deadline")
+GENERATION = Bound(
+    "pool.generation",
+    86_400,
+    "seconds without a sign, waiting for its turn included",
+    "PoolContext",
+    "stop",
+    "failed: deadline",
+)
 
 # --- the daemon ---------------------------------------------------------------------------------------------------
 
@@ -64,7 +71,9 @@ HELLO = Bound("pool.hello", 30, "seconds to the first frame", "Connection", "sto
 OPEN = Bound(
     "pool.open-connections", 256, "connections", "Listener", "refuse", "refused: too_many_connections"
 )
-ACCEPT_PAUSE = Bound("pool.accept-pause", 1, "seconds without accepting", "Listener", "wait", "clients wait in the backlog")
+ACCEPT_PAUSE = Bound(
+    "pool.accept-pause", 1, "seconds without accepting", "Listener", "wait", "clients wait in the backlog"
+)
 MEMBER_LOAD = Bound(
     "pool.member-load", 900, "seconds", "Member", "kill", "refused: load_failed", "pool.start_timeout_secs"
 )

@@ -5,6 +5,7 @@
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +160,7 @@ def run_start(args: argparse.Namespace) -> int:
     from aerix.pool.models import ensure_model
 
     try:
-        loads = [ensure_model(ref, _say).name for ref in args.load or ()]
+        loads = [ensure_model(ref, _note).name for ref in args.load or ()]
         settings = _settings(args, load=tuple(loads), flags=tuple(_start_flags(args)))
         welcome = _ask(settings, Connect(), settings.start_timeout_s + 1)
     except Refused as refusal:
@@ -190,7 +191,8 @@ def run_status(args: argparse.Namespace) -> int:
     if args.json:
         import json
 
-        _out(json.dumps(CODEC.encode(status) | {"outcome": "running"}))
+        plain = CODEC.encode(status)
+        _out(json.dumps({key: value for key, value in plain.items() if key not in ("type", "id")}))
     else:
         _out("\n".join(_status_lines(status)))
     return 0
@@ -285,7 +287,7 @@ def run_models_pull(args: argparse.Namespace) -> int:
             f"{args.name!r} is not in the catalogue, which has: {', '.join(CATALOGUE)}", _UNREACHABLE
         )
     try:
-        model = ensure_model(args.name, _say)
+        model = ensure_model(args.name, _note)
     except Refused as refusal:
         return _complain(refusal.message, _UNREACHABLE)
     _out(f"{model.name} is at {model.path}")
@@ -306,8 +308,13 @@ def _out(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"aerix pool: {text}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # whoever started the pool may have closed its end; the pool goes on
+        sys.stderr.write(f"aerix pool: {text}\n")
+        sys.stderr.flush()
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"aerix: {text}\n")
 
 
 def _complain(text: str, code: int) -> int:

@@ -286,8 +286,9 @@ class PoolLink(Actor):
         """Close every connection; the pool drops this process's contexts, and stays."""
         self._dialler.drop()
         left = [*self._waiting, *self._asked.values()]
-        for line in {self._control, *(asked.line for asked in left)} - {None}:
-            line.drop()
+        for line in (self._control, *(asked.line for asked in left)):
+            if line is not None:
+                line.drop()
         self._refuse(left, _lost("the link to it has ended"))
 
 

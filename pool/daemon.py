@@ -20,6 +20,7 @@ from aerix.actors import (
     Answer,
     ChildSpec,
     Exit,
+    Gone,
     Intensity,
     Ref,
     Refused,
@@ -239,7 +240,7 @@ class Connections(Supervisor):
     def _status(self, _: p.Status) -> None:
         members = whereis(MEMBERS)
         if members is None:
-            raise Refused("gone", "the pool's members have ended")
+            raise Gone("the pool's members")
         self.forward(members, _PoolStatus(self._connected))
 
 
@@ -324,7 +325,7 @@ def serve(options: PoolOptions, say: Callable[[str], None]) -> int:
     if not root.exit.abnormal:
         say(f"stopped: {root.exit.detail or root.exit.kind}")
         return 0
-    say(why_ended(root.exit))
+    say(root.refusal.message if root.refusal is not None else root.exit.detail.strip().rpartition("\n")[2])
     return 1 if up else 4
 
 
@@ -350,10 +351,3 @@ def _raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def why_ended(exit: Exit) -> str:
-    """The reason in an exit's last line, without the names of the actors that it came up through."""
-    reason = exit.detail.strip().rpartition("\n")[2].rpartition(" did not start: ")[2].strip()
-    kind, _, sentence = reason.partition(": ")
-    return sentence if kind.rpartition(".")[2] == "Refused" else reason

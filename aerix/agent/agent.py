@@ -1,10 +1,12 @@
 """The turn loop: ask for a turn, run its calls, append the results, again, until a final, a budget or a failure."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
 from aerix.actors import (
     Actor,
+    Cancel,
     Cancelled,
     ChildSpec,
     DeadlineExceeded,
@@ -15,11 +17,12 @@ from aerix.actors import (
     StartChild,
     on,
 )
+from aerix.actors.bounds import GRACE
 from aerix.agent.context import Context, Entry
-from aerix.agent.ended import Ended
+from aerix.agent.ended import Ended, crash
 from aerix.agent.journal import Journal
 from aerix.agent.usage import Usage
-from aerix.bounds import SHOWN_ANSWER, TURN_RETRIES
+from aerix.bounds import CANCEL, SHOWN_ANSWER, TURN_RETRIES
 from aerix.pool.client import PoolContext, Recreated, Starting
 from aerix.pool.protocol import Constraint, Done, MemberInfo, Progress, Sampling, Token
 from aerix.session.events import AgentEnd, AgentSpawn, Message, Plan
@@ -32,6 +35,10 @@ from aerix.turn.schema import ToolSpec, turn_schema
 
 NOTE_EVERY_S = 2.0
 """Seconds between two notes about a prompt that is being read."""
+_CALL_SHARE = 0.7
+"""Of the time for a cancel: how long a running call may take to end."""
+_READER_SHARE = 0.1
+"""Of the time for a cancel: how long a reader of the output may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ class Agent(Actor):
         self._notes = 0
         self._plan = ""
         self._usage = Usage()
+        self._cancelled: str | None = None
 
     def setup(self) -> None:
         """Get ready; nothing is asked yet."""
@@ -97,9 +105,14 @@ class Agent(Actor):
         schema = turn_schema(task.tools)
         self._constraint = Constraint(schema=schema) if places.member.json else None
 
+    @on(Cancel)
+    def cancel(self, message: Cancel) -> None:
+        """Cancelled while nothing waits: ``run`` has not begun, or is over."""
+        self._cancelled = message.reason
+
     @on(Begin)
     def run(self, _message: Begin) -> Result:
-        """Run the loop to its end and say how it ended."""
+        """Run the loop to its end and say how it ended. Raises Refused where that cannot be told to anybody."""
         text, lost = "", None
         try:
             text = self._loop()
@@ -107,16 +120,15 @@ class Agent(Actor):
         except Ended as ended:
             outcome = ended.outcome
         except Cancelled as cancelled:
+            self._journal.hurry(CANCEL.value * _READER_SHARE)
             outcome = Outcome("cancelled", cancelled.reason)
         except Refused as refused:
+            lost = self._lost(refused)
             outcome = Outcome("failed", f"{refused.message} [{refused.code}]")
-            if refused.code in STORAGE_LOST:
-                raise
-            if refused.code in OUTPUT_LOST:
-                lost = refused
-                self._journal.mute()
         except DeadlineExceeded as late:
             outcome = Outcome("failed", str(late))
+        except Exception as error:  # noqa: BLE001  # whoever reads the outcome is told, and the log has the traceback
+            outcome = crash("the agent", error)
         self._context.drop()
         self._journal.write(
             AgentEnd(agent=self._task.id, outcome=outcome.kind, reason=outcome.reason, turns=self._turns)
@@ -124,6 +136,16 @@ class Agent(Actor):
         if lost is not None:
             raise lost
         return Result(outcome, text, self._turns, self._usage)
+
+    def _lost(self, refused: Refused) -> Refused | None:
+        """The refusal itself, where it says that the log or the reader is lost: nothing more is told to that one."""
+        if refused.code in STORAGE_LOST:
+            self._journal.stop_logging()
+        elif refused.code in OUTPUT_LOST:
+            self._journal.mute()
+        else:
+            return None
+        return refused
 
     def _loop(self) -> str:
         self._begin()
@@ -134,7 +156,7 @@ class Agent(Actor):
             turn = self._next_turn()
             if turn.final is not None:
                 return turn.final
-            self._append(turn, [self._run_call(call) for call in turn.calls])
+            self._append(turn, self._run_calls(turn))
         raise Ended(Outcome("budget", f"turns {self._task.max_turns}: the turn budget is spent"))
 
     def _begin(self) -> None:
@@ -150,6 +172,8 @@ class Agent(Actor):
                 max_turns=task.max_turns,
             )
         )
+        if self._cancelled is not None:
+            raise Cancelled(self._cancelled)
         self._context.open(list(task.segments))
 
     # --- a turn
@@ -195,29 +219,48 @@ class Agent(Actor):
 
     # --- its calls
 
-    def _run_call(self, call: Call) -> ToolResult:
+    def _run_calls(self, turn: Turn) -> list[ToolResult]:
+        """One after the other; what a result takes is not there for the next one."""
+        results: list[ToolResult] = []
+        for call in turn.calls:
+            taken = sum(len(result.text.encode()) for result in results)
+            results.append(self._run_call(call, self._context.result_bytes(taken)))
+        return results
+
+    def _run_call(self, call: Call, room: int) -> ToolResult:
         if call.error is not None:
             return ToolResult(call.error, error=True)
         if call.tool == "plan":
             return self._run_plan(call)
         assert call.tool in RUN_BY_RUNNER, f"no one runs {call.tool}"
-        message = RunTool(call.id, call.tool, call.input, self._context.result_bytes())
+        message = RunTool(call.id, call.tool, call.input, room)
         for last in (False, True):
             runner = self._runner()
-            asked = self.request(runner, message)
             try:
-                self.wait(asked, deadline_s=message.limit_s)
-                result: ToolResult = asked.result()
-                return result
+                return self._ask_runner(runner, message)
             except Refused as refused:
                 # A runner that had ended before the call began is replaced; a call that began is not run twice.
                 if refused.code != "gone" or last:
                     return ToolResult(f"error: tool runner died ({refused.message})", error=True)
-                runner.join(message.limit_s)
+                runner.join(GRACE.value)
             except DeadlineExceeded:
-                asked.cancel()
                 return ToolResult(f"error: {call.tool} did not answer in {message.limit_s:g} s", error=True)
         raise AssertionError
+
+    def _ask_runner(self, runner: Ref, message: RunTool) -> ToolResult:
+        asked = self.request(runner, message)
+        try:
+            self.wait(asked, deadline_s=message.limit_s)
+        except DeadlineExceeded:
+            asked.cancel()
+            raise
+        except Cancelled:  # the call ends first: the diff is to show all that it did
+            asked.cancel()
+            with suppress(DeadlineExceeded):
+                self.wait(asked, deadline_s=CANCEL.value * _CALL_SHARE)
+            raise
+        result: ToolResult = asked.result()
+        return result
 
     def _runner(self) -> Ref:
         """The agent's tool runner: started by the first call, restarted by its supervisor."""

@@ -4,13 +4,19 @@ The first snapshot is taken while the model reads the prompt. git runs in an act
 it; where there is none, or it fails, the request goes on without a diff.
 """
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from aerix.actors import Actor, Call, Cancelled, ChildSpec, DeadlineExceeded, Ref, Refused, StartChild
 from aerix.bounds import DIFF
 
 if TYPE_CHECKING:
     from aerix.agent.request import RequestSpec
+
+
+_STOP_S = 0.1
+"""Seconds for that actor to stop: git may hold it for longer, and then nobody waits for it any more."""
 
 
 class Changes:
@@ -34,7 +40,7 @@ class Changes:
 
             return Snapshots(cwd, store)
 
-        spec = ChildSpec("snapshots", build, restart="transient")
+        spec = ChildSpec("snapshots", build, restart="transient", grace_s=_STOP_S)
         self._starting = self._actor.request(self._supervisor, StartChild(spec))
 
     def heard(self, _event: object = None) -> None:
@@ -47,35 +53,41 @@ class Changes:
         """Wait for the first snapshot: no call may change the tree before it."""
         if self._starting is None:
             return
-        self._actor.wait(self._starting, deadline_s=DIFF.value)
-        self.heard()
-        if self._before is not None:
-            self._actor.wait(self._before, deadline_s=DIFF.value)
+        with suppress(DeadlineExceeded):  # then there is no diff, and it is said why
+            self._actor.wait(self._starting, deadline_s=DIFF.value)
+            self.heard()
+            if self._before is not None:
+                self._actor.wait(self._before, deadline_s=DIFF.value)
 
     def diff(self, limit_s: float) -> tuple[str, list[str], str]:
         """The diff, what it leaves out, and why there is none; outside a repository all three are empty."""
-        if self._before is None or self._starting is None:
+        if self._starting is None:
             return "", [], ""
         try:
-            return self._diff(self._starting.result(), self._before, limit_s)
+            return self._diff(self._starting, monotonic() + limit_s)
         except (Refused, DeadlineExceeded) as error:
             return "", [], str(error)
         except Cancelled:  # a second one: the end is near
             return "", [], "it was cancelled"
 
-    def _diff(self, snapshots: Ref, before: Call, limit_s: float) -> tuple[str, list[str], str]:
+    def _diff(self, starting: Call, by: float) -> tuple[str, list[str], str]:
         from aerix.session.snapshot import DiffText, DiffTrees, Tree
 
-        after = self._take(snapshots)
-        for call in (before, after):
-            self._actor.wait(call, deadline_s=limit_s)
-        old, new = before.result(), after.result()
-        if not isinstance(old, Tree) or not isinstance(new, Tree):
+        if self._before is None:
+            return "", [], "" if starting.error is None else starting.error.message
+        old = self._answer(self._before, by)
+        if not isinstance(old, Tree):
             return "", [], ""
-        asked = self._actor.request(snapshots, DiffTrees(old, new))
-        self._actor.wait(asked, deadline_s=limit_s)
-        found: DiffText = asked.result()
+        snapshots: Ref = starting.result()
+        new = self._answer(self._take(snapshots), by)
+        if not isinstance(new, Tree):
+            return "", [], "the repository is gone"
+        found: DiffText = self._answer(self._actor.request(snapshots, DiffTrees(old, new)), by)
         return found.text, list(found.untracked), ""
+
+    def _answer(self, call: Call, by: float) -> Any:
+        self._actor.wait(call, deadline_s=max(0.0, by - monotonic()))
+        return call.result()
 
     def _take(self, snapshots: Ref) -> Call:
         from aerix.session.snapshot import TakeSnapshot

@@ -60,7 +60,7 @@ class Context:
         """Make the context. Ends the agent where a turn would not fit, with the three numbers and what would help."""
         self._pool.create([_segment(entry) for entry in entries])
         self._record(entries)
-        if self.left < CUT_TURN.count:
+        if self.left <= CUT_TURN.count:
             raise Ended(
                 Outcome(
                     "refused",
@@ -92,9 +92,13 @@ class Context:
         """Generate a turn in the room there is."""
         return self._pool.generate(self._room_for_turn(), sampling, constraint, on_event)
 
-    def result_bytes(self) -> int:
-        """How many bytes of a result the context takes now: 15 % of the window, or the room before the next turn."""
-        return max(0, BYTES_A_TOKEN * min(int(self.window * RESULT_SHARE), self.left - self._turn_tokens))
+    def result_bytes(self, taken: int = 0) -> int:
+        """How many bytes of a result the context takes now: 15 % of the window, or the room before the next turn.
+
+        ``taken`` are the bytes of earlier results of the same turn, which are not in the context yet.
+        """
+        room = BYTES_A_TOKEN * (self.left - self._turn_tokens) - taken
+        return max(0, min(BYTES_A_TOKEN * int(self.window * RESULT_SHARE), room))
 
     def drop(self) -> None:
         """Let the pool forget it."""

@@ -3,23 +3,42 @@
 What only later steps need is imported by them: the time from the start to the first request is a figure that counts.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
-from aerix.actors import Actor, Call, Cancelled, DeadlineExceeded, Outcome, Ref, Refused, StartChild, on
+from aerix.actors import (
+    Actor,
+    Call,
+    Cancel,
+    Cancelled,
+    DeadlineExceeded,
+    Outcome,
+    Ref,
+    Refused,
+    StartChild,
+    on,
+)
 from aerix.agent.changes import Changes
+from aerix.agent.ended import crash
 from aerix.agent.journal import Journal
 from aerix.agent.usage import Usage
 from aerix.bounds import CANCEL, DIFF
-from aerix.exits import BUDGET, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, TERMINATED
-from aerix.pool.client import POOL_UNREACHABLE, PoolContext, load_member
+from aerix.exits import BUDGET, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE, TERMINATED
+from aerix.pool.client import POOL_UNREACHABLE, PoolContext, Starting, load_member
 from aerix.pool.protocol import MemberInfo, Sampling
 from aerix.session.events import ROOT, SessionEnd, SessionStart
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
 
 _FOREVER_S = 7 * 86_400.0  # each step of an agent has its own limit; the whole has none
 _CODES = {"done": DONE, "budget": BUDGET}
+_CANCELS = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
+_AGENT_SHARE = 0.8
+"""Of the time for a cancel: how long the agent may take to end; the rest is for the diff."""
+_READER_SHARE = 0.1
+"""Of the time for a cancel: how long a reader of the output may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,49 +81,62 @@ class Request(Actor):
         self._places = places
         self._usage = Usage()
         self._turns = 0
+        self._cancelled: str | None = None
+        self._cancel_by: float | None = None
 
     def setup(self) -> None:
         """Get ready; nothing is asked yet."""
         self._journal = Journal(self, self._places.log, self._places.screen, ROOT)
 
+    @on(Cancel)
+    def cancel(self, message: Cancel) -> None:
+        """Cancelled while nothing waits: ``run`` has not begun, or is over."""
+        self._cancelled = message.reason
+
     @on(Run)
     def run(self, _message: Run) -> SessionEnd:
-        """Run the request to its end; raises Refused where that end cannot be written."""
+        """Run the request to its end; whatever that is, it is logged where it can be, and shown where it can be."""
         changes = Changes(self, self._places.supervisor, self._spec)
         text = ""
         try:
-            self._journal.write(self._spec.start)
-            member = self._load()
-            self._classify(member, changes)
-            changes.begin()
-            outcome, text = self._run_root(member)
+            outcome, text = self._work(changes)
             code = _CODES.get(outcome.kind, FAILED)
         except Cancelled as cancelled:
             outcome, code = Outcome("cancelled", cancelled.reason), INTERRUPTED
         except Refused as refused:
-            if refused.code in STORAGE_LOST:
-                raise
-            outcome, code = (
-                Outcome("failed", f"{refused.message} [{refused.code}]"),
-                self._failure_code(refused),
-            )
+            outcome, code = Outcome("failed", f"{refused.message} [{refused.code}]"), self._code_of(refused)
         except DeadlineExceeded as late:
             outcome, code = Outcome("failed", str(late)), FAILED
+        except Exception as error:  # noqa: BLE001  # whoever reads the outcome is told, and the log has the traceback
+            outcome, code = crash("the request", error), FAILED
         if outcome.kind == "cancelled":
-            code = TERMINATED if outcome.reason == "terminated" else INTERRUPTED
+            outcome, code = self._cancelled_end(outcome)
         return self._conclude(outcome, text, code, changes)
+
+    def _work(self, changes: Changes) -> tuple[Outcome, str]:
+        self._journal.write(self._spec.start)
+        if self._cancelled is not None:
+            raise Cancelled(self._cancelled)
+        member = self._load()
+        self._classify(member, changes)
+        changes.begin()
+        return self._run_root(member)
 
     def _load(self) -> MemberInfo:
         spec = self._spec
-        info = load_member(self, self._places.pool, spec.start.model, spec.flags, self._tell)
+        info = load_member(self, self._places.pool, spec.start.model, spec.flags, self._heard)
         if info.settings:
             self._journal.note(f"the model runs with plainer settings: {info.settings}")
         return info
 
-    def _tell(self, event: object) -> None:
-        log = getattr(event, "log", None)
-        if log is not None:
-            self._journal.note(f"the pool is being started; its output is in {log}")
+    def _heard(self, event: object) -> None:
+        if isinstance(event, Starting):
+            self._journal.note(f"the pool is being started; its output is in {event.log}")
+
+    def _note(self, text: str) -> None:
+        """A note that is no reason to fail: what it goes to is asked again, and answers for itself."""
+        with suppress(Refused):
+            self._journal.note(text)
 
     def _classify(self, member: MemberInfo, changes: Changes) -> None:
         from aerix.agent.route import classify
@@ -135,26 +167,41 @@ class Request(Actor):
         return result.outcome, result.text
 
     def _cancel_agent(self, agent: Ref, asked: Call, reason: str) -> None:
-        """Let the agent say how far it came; one that does not in time has not ended the less."""
+        """Let the agent say how far it came; one that does not, or not in time, is cancelled all the same."""
+        self._cancel_by = monotonic() + CANCEL.value
         agent.cancel(reason)
         try:
-            self.wait(asked, deadline_s=CANCEL.value)
+            self.wait(asked, deadline_s=CANCEL.value * _AGENT_SHARE)
         except DeadlineExceeded:
             raise Cancelled(reason) from None
+        if asked.error is not None and asked.error.code not in STORAGE_LOST:
+            raise Cancelled(reason)
 
     # --- the end
 
-    def _failure_code(self, refused: Refused) -> int:
+    def _code_of(self, refused: Refused) -> int:
+        """The exit code of a failure; nothing more is told to a log or a reader that was lost."""
+        if refused.code in STORAGE_LOST:
+            self._journal.stop_logging()
+            return STORAGE
         if refused.code in OUTPUT_LOST:
             self._journal.mute()
             return STDOUT_CLOSED if refused.code == "stdout_closed" else FAILED
         return NO_POOL if refused.code in POOL_UNREACHABLE else FAILED
 
+    def _cancelled_end(self, outcome: Outcome) -> tuple[Outcome, int]:
+        """A user's cancel; a stop by anybody else means that a part of this process has failed for good."""
+        self._journal.hurry(CANCEL.value * _READER_SHARE)
+        if outcome.reason in _CANCELS:
+            return outcome, _CANCELS[outcome.reason]
+        return Outcome(
+            "killed", f"a part of Aerix that this request needs has ended ({outcome.reason})"
+        ), FAILED
+
     def _conclude(self, outcome: Outcome, text: str, code: int, changes: Changes) -> SessionEnd:
-        limit_s = CANCEL.value / 3 if outcome.kind == "cancelled" else DIFF.value
-        diff, untracked, problem = changes.diff(limit_s)
+        diff, untracked, problem = changes.diff(self._diff_s(outcome))
         if problem:
-            self._journal.note(f"there is no diff: {problem}")
+            self._note(f"there is no diff: {problem}")
         end = SessionEnd(
             session=self._spec.start.session,
             outcome=outcome.kind,
@@ -166,10 +213,35 @@ class Request(Actor):
             turns=self._turns,
             exit=code,
         )
+        return self._tell(end)
+
+    def _diff_s(self, outcome: Outcome) -> float:
+        """Seconds for the diff: what is left of a cancel's time."""
+        if outcome.kind != "cancelled":
+            return DIFF.value
+        by = self._cancel_by or monotonic() + CANCEL.value
+        return max(0.0, by - monotonic())
+
+    def _tell(self, end: SessionEnd) -> SessionEnd:
+        """Log the end and show it. Where one of both fails, the end says so to the other."""
         try:
             self._journal.write(end)
-        except Refused as refused:  # it is logged; only nobody was shown it
-            if refused.code not in OUTPUT_LOST:
-                raise
-            return replace(end, exit=self._failure_code(refused))
+        except Cancelled as late:  # it is decided how this ended; only the reader gets less time now
+            self._journal.hurry(CANCEL.value * _READER_SHARE)
+            return self._shown_late(end, late.reason)
+        except Refused as refused:
+            return self._told_badly(end, refused)
         return end
+
+    def _shown_late(self, end: SessionEnd, reason: str) -> SessionEnd:
+        try:
+            self._journal.flush()
+        except Refused:
+            return replace(end, exit=_CANCELS.get(reason, FAILED))
+        return end
+
+    def _told_badly(self, end: SessionEnd, refused: Refused) -> SessionEnd:
+        code = self._code_of(refused)
+        if refused.code in STORAGE_LOST:
+            return self._tell(replace(end, outcome="failed", reason=refused.message, exit=code))
+        return end if end.outcome == "cancelled" else replace(end, exit=code)

@@ -46,7 +46,7 @@ class SessionLog(Actor):
                 f"the session {self.path.stem} is open in another aerix; end that one, or start anew",
             ) from None
         except OSError as error:
-            raise _storage(self.path, error) from None
+            raise unwritable(self.path, error) from None
 
     @on(Write)
     def _write(self, message: Write) -> None:
@@ -59,7 +59,7 @@ class SessionLog(Actor):
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(self._fd, at)
-            raise _storage(self.path, error) from None
+            raise unwritable(self.path, error) from None
 
     @on(Stop)
     def _stop(self, _message: Stop) -> None:
@@ -77,7 +77,8 @@ class SessionLog(Actor):
             os.close(self._fd)
 
 
-def _storage(path: Path, error: OSError) -> Refused:
+def unwritable(path: Path, error: OSError) -> Refused:
+    """The refusal ``session_storage``, as a sentence."""
     return Refused(
         "session_storage",
         f"the session log {path} cannot be written: {error.strerror}; free space or set XDG_DATA_HOME to another folder",

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from aerix.pool.protocol import Segment
+from tests.pool.daemons import client, pool, script, wire  # noqa: F401  # the fixtures of the daemon's tests
 from tests.pool.desk import Scripts
 
 

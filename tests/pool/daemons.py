@@ -87,7 +87,12 @@ class Daemons:
         self.all: list[Daemon] = []
 
     def __call__(
-        self, *loads: str, flags: tuple[str, ...] = (), socket: Path | None = None, wait: bool = True, **bounds: float
+        self,
+        *loads: str,
+        flags: tuple[str, ...] = (),
+        socket: Path | None = None,
+        wait: bool = True,
+        **bounds: float,
     ) -> Daemon:
         """``bounds`` are rows of the table by their variable's end, as ``POOL_HELLO=0.1``."""
         at = socket or self.socket
@@ -95,7 +100,9 @@ class Daemons:
         for ref in loads:
             command += ["--load", ref]
         env = os.environ | {f"AERIX_BOUND_{name}": str(value) for name, value in bounds.items()}
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=env)
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=env
+        )
         daemon = Daemon(process, at)
         self.all.append(daemon)
         if wait:
@@ -174,7 +181,9 @@ class Wire:
 
     def create(self, member: str, text: str = "hi") -> str:
         """A context of one user segment; its id."""
-        answer = self.ask("ContextCreate", member=member, segments=[{"id": "u", "role": "user", "text": text}])
+        answer = self.ask(
+            "ContextCreate", member=member, segments=[{"id": "u", "role": "user", "text": text}]
+        )
         assert answer["type"] == "ContextState", answer
         return str(answer["context"])
 
@@ -223,7 +232,8 @@ class Clients:
         self._count = 0
 
     def settings(self, **changes: Any) -> PoolSettings:
-        return PoolSettings(**{"socket": self._socket, "start_log": self._log, "autostart": False} | changes)
+        plain: dict[str, Any] = {"socket": self._socket, "start_log": self._log, "autostart": False}
+        return PoolSettings(**(plain | changes))
 
     def link(self, **changes: Any) -> Ref:
         return self._start(PoolLink(self.settings(**changes)), "link")

@@ -16,22 +16,7 @@ from aerix.actors import Actor, DeadlineExceeded, Ref, Refused
 from aerix.pool import protocol as p
 from aerix.pool import starter
 from aerix.pool.client import Connect, PoolContext, Recreated, Starting, load_member
-from tests.pool.daemons import (  # noqa: F401 - fixtures
-    AERIX,
-    PATIENCE,
-    TEXT,
-    Clients,
-    Daemons,
-    Do,
-    Scripts,
-    Wire,
-    client,
-    peer_pid,
-    pool,
-    script,
-    user,
-    wire,
-)
+from tests.pool.daemons import PATIENCE, TEXT, Clients, Daemons, Do, Scripts, peer_pid, user
 
 Use = Callable[[PoolContext], object]
 
@@ -83,7 +68,9 @@ class At:
 @pytest.mark.rule("contexts.create-append")
 @pytest.mark.rule("contexts.counts-from-daemon")
 @pytest.mark.rule("contexts.counts-add-up")
-def test_a_context_mirrors_its_segments_and_the_pools_counts(pool: Daemons, script: Scripts, client: Clients) -> None:
+def test_a_context_mirrors_its_segments_and_the_pools_counts(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
     ref = script({"text": "one"}, {"text": "two"})
     pool(ref)
 
@@ -229,23 +216,38 @@ def test_two_losses_in_a_row_without_a_new_token_are_a_named_failure(
     assert status(link).members[0].restarts == 2
 
 
-def test_an_edit_that_finds_the_context_lost_makes_it_anew(pool: Daemons, script: Scripts, client: Clients) -> None:
+def test_an_edit_that_finds_the_context_lost_makes_it_anew(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
     ref = script({"text": "fine"})
-    pool(ref)
+    pool(ref, POOL_MEMBER_DELAY=0.01)
     link = client.link()
 
     def use(context: PoolContext) -> object:
-        for edit in (
-            lambda: context.append(user("b", "b")),
-            lambda: context.replace(user("c", "b")),
-            lambda: context.remove("b"),
-            lambda: context.fork("u"),
-        ):
+        def after_a_death(edit: Callable[[], object]) -> None:
             os.kill(status(link).members[0].pid, signal.SIGKILL)
             edit()
+
+        after_a_death(lambda: context.append(user("b", "b"), user("c", "c")))
+        after_a_death(lambda: context.replace(user("B", "b")))
+        after_a_death(lambda: context.remove("c"))
         return [s.text for s in context.segments], context.generate(10).text
 
-    with pytest.raises(Refused) as refusal:  # the fourth death in the window is one too many
+    assert on_context(client.runner(), link, ref, use) == (["hi", "B"], "fine")
+
+
+def test_a_member_that_gave_up_ends_an_agents_request(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
+    ref = script({"text": "fine"})
+    pool(ref, POOL_MEMBER_RESTARTS=0)
+    link = client.link()
+
+    def use(context: PoolContext) -> object:
+        os.kill(status(link).members[0].pid, signal.SIGKILL)
+        return context.generate(10)
+
+    with pytest.raises(Refused, match="0 restarts in 600 s were not enough") as refusal:
         on_context(client.runner(), link, ref, use)
     assert refusal.value.code == "member_failed"
 
@@ -309,7 +311,9 @@ def test_generations_over_the_limit_wait_in_order(pool: Daemons, script: Scripts
     assert most <= 1
 
 
-def test_a_cancelled_call_ends_with_a_done_that_says_so(pool: Daemons, script: Scripts, client: Clients) -> None:
+def test_a_cancelled_call_ends_with_a_done_that_says_so(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
     ref = script({"text": "x" * 2000, "per_token_delay": 0.02})
     pool(ref)
     link = client.link()
@@ -324,7 +328,9 @@ def test_a_cancelled_call_ends_with_a_done_that_says_so(pool: Daemons, script: S
     assert client.runner().ask(Do(work), PATIENCE) == "cancelled"
 
 
-def test_a_cancelled_agent_cancels_its_generation_in_the_pool(pool: Daemons, script: Scripts, client: Clients) -> None:
+def test_a_cancelled_agent_cancels_its_generation_in_the_pool(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
     ref = script({"text": "x" * 2000, "per_token_delay": 0.02})
     pool(ref)
     link, runner = client.link(), client.runner()
@@ -351,7 +357,9 @@ def test_a_request_can_be_cancelled_while_it_waits_for_the_pool(pool: Daemons, c
     silent.close()
 
 
-def test_a_context_whose_maker_was_cancelled_is_dropped(pool: Daemons, script: Scripts, client: Clients) -> None:
+def test_a_context_whose_maker_was_cancelled_is_dropped(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
     ref = script()
     pool(ref)
     link = client.link()
@@ -391,14 +399,19 @@ def test_a_pool_is_started_in_a_session_of_its_own_and_stays(
     assert other.ask(Connect(), PATIENCE).pid == welcome.pid
     other.ask(p.StopPool(0), PATIENCE)
     os.waitpid(welcome.pid, 0)
+    starter.started.discard(welcome.pid)
 
 
 @pytest.mark.rule("pool.one-daemon")
-def test_two_clients_that_start_a_pool_at_once_end_with_one(pool: Daemons, script: Scripts, client: Clients) -> None:
+def test_two_clients_that_start_a_pool_at_once_end_with_one(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
     ref = script()
     links = [client.link(autostart=True, load=(ref,)) for _ in range(4)]
     pids: list[int] = []
-    threads = [threading.Thread(target=lambda x=link: pids.append(x.ask(Connect(), PATIENCE).pid)) for link in links]
+    threads = [
+        threading.Thread(target=lambda x=link: pids.append(x.ask(Connect(), PATIENCE).pid)) for link in links
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -453,7 +466,7 @@ def test_a_pool_that_never_answers_is_a_named_failure(
     monkeypatch.setenv("AERIX_BOUND_POOL_AUTOSTART_EVERY", "0.02")
     child = "import sys; sys.stdin.read(); import time; time.sleep(1)"
     link = client.link(autostart=True, command=(sys.executable, "-c", child), start_timeout_s=0.1)
-    with pytest.raises(Refused, match="did not answer on .* in 0.1 s .*see .*pool-start.log") as refusal:
+    with pytest.raises(Refused, match=r"did not answer on .* in 0.1 s .*see .*pool-start.log") as refusal:
         link.ask(Connect(), PATIENCE)
     assert refusal.value.code == "pool_start_timeout"
 
@@ -478,7 +491,9 @@ def test_a_socket_that_says_nothing_is_a_named_failure(
 ) -> None:
     monkeypatch.setenv("AERIX_BOUND_POOL_CONTROL", "0.05")
     silent = listening(pool.socket)
-    with pytest.raises(Refused, match=r"did not answer Hello in 0.05 s; `aerix pool stop` ends it") as refusal:
+    with pytest.raises(
+        Refused, match=r"did not answer Hello in 0.05 s; `aerix pool stop` ends it"
+    ) as refusal:
         client.link().ask(Connect(), PATIENCE)
     assert refusal.value.code == "pool_silent"
     silent.close()
@@ -492,7 +507,7 @@ def test_a_generation_without_a_frame_for_too_long_is_given_up(
     pool(ref)
     monkeypatch.setenv("AERIX_BOUND_POOL_FRAMES", "0.2")
     link = client.link()
-    with pytest.raises(Refused, match="the pool said nothing about Generate for 0.2 s") as refusal:
+    with pytest.raises(Refused, match=r"the pool said nothing about Generate for 0.2 s") as refusal:
         on_context(client.runner(), link, ref, lambda context: context.generate(100))
     assert refusal.value.code == "pool_silent"
 
@@ -513,6 +528,18 @@ def test_a_socket_that_cannot_be_used_is_named(client: Clients, tmp_path: Path) 
     with pytest.raises(Refused, match="cannot be used") as refusal:
         client.link(socket=tmp_path / "file" / "pool.sock").ask(Connect(), PATIENCE)
     assert refusal.value.code == "socket_refused"
+
+
+@pytest.mark.rule("pool.socket-private")
+def test_a_pool_of_another_user_is_not_spoken_to(
+    pool: Daemons, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = listening(pool.socket)
+    monkeypatch.setattr("aerix.pool.dial.peer_uid", lambda _: 4242)
+    with pytest.raises(Refused, match="belongs to the user with the id 4242") as refusal:
+        client.link().ask(Connect(), PATIENCE)
+    assert refusal.value.code == "socket_refused"
+    silent.close()
 
 
 def test_requests_over_the_queues_bound_are_refused(
@@ -549,7 +576,9 @@ def test_a_link_that_ends_refuses_what_waits(pool: Daemons, client: Clients) -> 
     silent.close()
 
 
-def test_a_deadline_of_the_askers_cancels_the_request(pool: Daemons, script: Scripts, client: Clients) -> None:
+def test_a_deadline_of_the_askers_cancels_the_request(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
     ref = script({"text": "", "delay": 30})
     pool(ref)
     link = client.link()
@@ -568,7 +597,18 @@ def test_a_deadline_of_the_askers_cancels_the_request(pool: Daemons, script: Scr
 def test_importing_the_client_costs_no_heavy_module() -> None:
     import subprocess
 
-    heavy = {"numpy", "jinja2", "llguidance", "llama_cpp", "structlog", "multiprocessing", "subprocess", "asyncio"}
+    heavy = {
+        "numpy",
+        "jinja2",
+        "llguidance",
+        "llama_cpp",
+        "structlog",
+        "multiprocessing",
+        "subprocess",
+        "asyncio",
+    }
     code = "import sys, aerix.pool.client, aerix.pool.cli; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not heavy & set(loaded)

@@ -8,12 +8,13 @@ import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aerix.actors.os_linux import pidfd_open
 from aerix.pool.address import connect
-from tests.pool.daemons import PATIENCE, TEXT, Daemons, Scripts, Wire, pool, script, wire  # noqa: F401
+from tests.pool.daemons import PATIENCE, TEXT, Daemons, Scripts, Wire
 
 Open = Callable[..., Wire]
 
@@ -80,7 +81,9 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(pool: Daemons, tmp_path: P
 
 
 @pytest.mark.rule("pool.bound-when-loaded")
-def test_the_socket_appears_only_when_every_load_has_loaded(pool: Daemons, script: Scripts, wire: Open) -> None:
+def test_the_socket_appears_only_when_every_load_has_loaded(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
     refs = script(), script()
     daemon = pool(*refs, wait=False)
     daemon.read_until("loading")
@@ -156,10 +159,18 @@ def test_who_speaks_json_is_answered_in_json(pool: Daemons, script: Scripts, wir
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, struct.pack(">I", 5) + b"\xc1\x00\x00\x00\x00", b"\0\0\0\x01\x80"]
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 64,
+        struct.pack(">I", 5) + b"\xc1\x00\x00\x00\x00",
+        b"\0\0\0\x01\x80",
+    ],
 )
 @pytest.mark.rule("protocol.errors")
-def test_garbage_is_answered_with_an_error_and_the_daemon_lives(pool: Daemons, wire: Open, garbage: bytes) -> None:
+def test_garbage_is_answered_with_an_error_and_the_daemon_lives(
+    pool: Daemons, wire: Open, garbage: bytes
+) -> None:
     daemon = pool()
     for greet in (False, True):
         one = wire(daemon.socket)
@@ -188,7 +199,7 @@ def test_half_a_frame_and_a_closed_connection_harm_nobody(pool: Daemons, wire: O
 def test_a_message_that_cannot_be_read_is_refused_and_the_connection_stays(pool: Daemons, wire: Open) -> None:
     one = wire(pool().socket)
     one.hello()
-    for type_, fields, code in [
+    wrong: list[tuple[str, dict[str, Any], str]] = [
         ("Dance", {}, "unknown_message"),
         ("ContextCreate", {"member": 7, "segments": []}, "bad_message"),
         ("Generate", {"context": "x"}, "bad_message"),
@@ -196,7 +207,8 @@ def test_a_message_that_cannot_be_read_is_refused_and_the_connection_stays(pool:
         ("ContextCreate", {"member": "nobody", "segments": []}, "unknown_member"),
         ("Hello", {"version": 2, "client": "again"}, "unexpected_message"),
         ("Welcome", {"version": 2, "pool": "", "pid": 1, "owner": ""}, "unexpected_message"),
-    ]:
+    ]
+    for type_, fields, code in wrong:
         id_ = one.send(type_, **fields)
         answer = one.get()
         assert answer is not None
@@ -223,7 +235,7 @@ def test_a_generation_has_a_connection_of_its_own_with_its_owners_token(
     welcome = apart.get()
     assert welcome is not None
     assert welcome["type"] == "Welcome"
-    frames = []
+    frames: list[dict[str, Any]] = []
     while not frames or frames[-1]["type"] != "Done":
         frame = apart.get()
         assert frame is not None
@@ -311,7 +323,9 @@ def test_cancel_ends_the_generation_it_names(pool: Daemons, script: Scripts, wir
 # --- loads --------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_is_loaded_once_on_request_and_found_again(pool: Daemons, script: Scripts, wire: Open) -> None:
+def test_a_model_is_loaded_once_on_request_and_found_again(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
     ref = script()
     one, two = wire(pool().socket), wire(pool.socket)
     one.hello()
@@ -333,7 +347,7 @@ def test_a_load_that_cannot_be_is_refused_by_name(pool: Daemons, wire: Open, tmp
     (tmp_path / "bad.jsonl").write_text("nothing\n")
     one = wire(pool().socket)
     one.hello()
-    for ref, flags, code in [
+    wrong: list[tuple[str, dict[str, Any], str]] = [
         ("nonsense", {}, "model_unknown"),
         ("hf:org/repo", {}, "model_not_built"),
         (f"{tmp_path}/none.gguf", {}, "model_missing"),
@@ -342,7 +356,8 @@ def test_a_load_that_cannot_be_is_refused_by_name(pool: Daemons, wire: Open, tmp
         (f"scripted:{tmp_path}/bad.jsonl", {}, "load_failed"),
         (f"scripted:{tmp_path}/bad.jsonl", {"windw": 1}, "bad_flags"),
         (f"scripted:{tmp_path}/bad.jsonl", {"window": "big"}, "bad_flags"),
-    ]:
+    ]
+    for ref, flags, code in wrong:
         answer = one.ask("MemberLoad", ref=ref, flags=flags)
         assert (answer["type"], answer["code"]) == ("Error", code), answer
     assert one.ask("MemberList")["members"] == []
