@@ -30,6 +30,9 @@ Guard = Literal["kill", "term"]
 MARK = "AERIX_RUNNER"
 """The variable by which the processes of a runner are found after the runner itself was killed."""
 
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Set while a child's interpreter starts, so that nothing is imported from the working directory."""
+
 _CRASHED = 70
 _READ = 262_144
 
@@ -152,8 +155,23 @@ class Channel:
         threading.Thread(target=read, name="channel", daemon=True).start()
 
 
+def restore_safe_path(before: str | None) -> None:
+    """Give programs that are started from now on what the user had set."""
+    if before is None:
+        os.environ.pop(SAFE_PATH, None)
+    else:
+        os.environ[SAFE_PATH] = before
+
+
 def child_main(
-    sock: socket.socket, errors: Any, parent: int, guard: Guard, body: str, args: dict[str, Any], mark: str
+    sock: socket.socket,
+    errors: Any,
+    parent: int,
+    guard: Guard,
+    body: str,
+    args: dict[str, Any],
+    mark: str,
+    safe_path: str | None,
 ) -> None:
     """What ``multiprocessing`` runs in the new process. Never returns to it: the exit is ours."""
     os.setsid()
@@ -164,6 +182,7 @@ def child_main(
     os.dup2(errors.fileno(), 2)
     errors.close()
     os.environ[MARK] = mark
+    restore_safe_path(safe_path)
     sock.set_inheritable(False)
     channel = Channel(sock)
     try:

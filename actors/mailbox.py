@@ -120,6 +120,8 @@ class Mailbox(Generic[E]):
     def watch(self, fileobj: Any, read: Callable[[], None] | None, write: Callable[[], None] | None) -> None:
         """Run ``read`` or ``write`` in the actor's thread whenever the descriptor is ready; both None forgets it."""
         if self._poller is None:
+            if read is None and write is None:
+                return  # nothing is watched, or the mailbox is closed and watches nothing any more
             with self._lock:
                 self._poller = _Poller()
         self._poller.watch(fileobj, read, write)

@@ -3,14 +3,16 @@
 import os
 import signal
 import socket
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from aerix.actors import os_linux
 from aerix.actors.bounds import SWEEPS
-from aerix.actors.child import MARK, Guard, child_main
+from aerix.actors.child import MARK, SAFE_PATH, Guard, child_main, restore_safe_path
 from aerix.actors.log import log
 
 if TYPE_CHECKING:
@@ -38,13 +40,23 @@ class Spawned:
         os.set_blocking(self.errors.fileno(), False)
         self._process = context.Process(
             target=child_main,
-            args=(theirs, theirs_errors, os.getpid(), guard, body, args, self._mark),
+            args=(
+                theirs,
+                theirs_errors,
+                os.getpid(),
+                guard,
+                body,
+                args,
+                self._mark,
+                os.environ.get(SAFE_PATH),
+            ),
             name=name,
         )
         # A Ctrl-C while it starts must not end it half born: it unblocks the signal when it ignores it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._process.start()
+            with _safe_path():
+                self._process.start()
         except BaseException:
             self.errors.close()
             raise
@@ -84,6 +96,25 @@ class Spawned:
         os.close(self.pidfd)
         with suppress(ValueError):  # its exit status was taken by somebody else: it seems to run
             self._process.close()
+
+
+_starting = threading.Lock()
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Start interpreters that do not import from the working directory: a repository's ``struct.py`` is data.
+
+    Only the environment reaches both the child and multiprocessing's own helper; the child puts it back for the
+    programs that it starts.
+    """
+    with _starting:
+        before = os.environ.get(SAFE_PATH)
+        os.environ[SAFE_PATH] = "1"
+        try:
+            yield
+        finally:
+            restore_safe_path(before)
 
 
 def _end_marked(mark: bytes) -> None:

@@ -181,7 +181,7 @@ class Desk:
 
     def __call__(self, prompt: str, **changes: Any) -> Ran:
         self.count += 1
-        screen = Recorder(lambda event: self.heard(event))
+        screen = Recorder(self.heard)
         root = start(self.supervisor(self._specs(screen)), "aerix")
         try:
             places = RequestPlaces(

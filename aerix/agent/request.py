@@ -143,7 +143,8 @@ class Request(Actor):
 
         context = PoolContext(self, self._places.pool, member.name)
         route, usage = classify(context, self._spec.prompt, asked=changes.start, heard=changes.heard)
-        self._usage = self._usage.plus(usage)
+        if usage is not None:
+            self._usage = self._usage.plus(usage)
         self._journal.write(route)
 
     def _run_root(self, member: MemberInfo) -> tuple[Outcome, str]:

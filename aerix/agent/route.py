@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict
 
+from aerix.actors import Refused
 from aerix.bounds import ROUTE_CHARS, ROUTE_TOKENS
 from aerix.pool.client import PoolContext
 from aerix.pool.context import Event
@@ -16,20 +17,26 @@ DEFAULT_ROUTE = "edit"
 
 def classify(
     context: PoolContext, prompt: str, *, asked: Callable[[], None], heard: Callable[[Event], None]
-) -> tuple[Route, Usage]:
+) -> tuple[Route, Usage | None]:
     """The route, and what finding it cost. The context holds only the routing text and the request, and is dropped.
 
-    ``asked`` is called once the prompt is with the pool, ``heard`` for what it says while it works.
+    A request that does not fit beside the routing text is not classified: it takes the default. ``asked`` is called once the prompt is with the pool, ``heard`` for what it says while it works.
     """
     context.create([
         Segment("system", "system", load("routing"), pinned=True),
         Segment("prompt", "user", prompt[: ROUTE_CHARS.count]),
     ])  # fmt: skip
     asked()
-    done = context.generate(
-        ROUTE_TOKENS.count, Sampling(temperature=0.0), Constraint(texts=list(ROUTES)), heard
-    )
-    context.drop()
+    try:
+        done = context.generate(
+            ROUTE_TOKENS.count, Sampling(temperature=0.0), Constraint(texts=list(ROUTES)), heard
+        )
+    except Refused as refused:
+        if refused.code != "context_overflow":
+            raise
+        return Route(route=DEFAULT_ROUTE, default=True), None
+    finally:
+        context.drop()
     event = Route(
         route=DEFAULT_ROUTE if done.choice is None else ROUTES[done.choice],
         default=done.choice is None,

@@ -86,7 +86,7 @@ def test_a_number_may_go_on_or_end_the_turn() -> None:
 
 
 def test_a_few_allowed_texts_are_told_for_messages() -> None:
-    assert follow(closed(ok={"type": "boolean"}), '{"ok":').some_allowed() == [b"f", b"t"]
+    assert {b"f", b"t"} == set(follow(closed(ok={"type": "boolean"}), '{"ok":').some_allowed())
 
 
 @pytest.mark.rule("constraint.unsupported-named")
