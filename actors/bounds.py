@@ -74,8 +74,9 @@ CHILD_PINGS_MISSED = Bound(
     "child.pings-missed", 3, "pings", "process actor", "kill", "killed: no answer to pings", built=False
 )
 SWEEPS = Bound("child.sweeps", 20, "rounds", "process actor", "stop", "a process outlived its runner")
+LOG_FILE = Bound("log.file", 16 * 1024 * 1024, "bytes", "every program", "cut", "the old log is put aside")
 
 ROWS = (
     MAILBOX, FRAME, WRITE_BUFFER, DEPTH, RESTARTS, RESTART_WINDOW, RESTART_DELAY, GRACE, START, CHILD_STOP, CHILD_TERM,
-    CHILD_STDERR, CHILD_PING, CHILD_PINGS_MISSED, SWEEPS,
+    CHILD_STDERR, CHILD_PING, CHILD_PINGS_MISSED, SWEEPS, LOG_FILE,
 )  # fmt: skip

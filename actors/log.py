@@ -4,9 +4,12 @@ structlog is imported by the first line that is written, not before: most runs w
 """
 
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from aerix.actors.bounds import LOG_FILE
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -16,7 +19,13 @@ _RANK = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def configure(path: Path) -> None:
-    """Write the log of this process and of its children to ``path`` (0600). Without it nothing is logged."""
+    """Write the log of this process and of its children to ``path`` (0600). Without it nothing is logged.
+
+    A log over its bound is put aside as ``<name>.1``, in place of the one before.
+    """
+    with suppress(OSError):
+        if path.stat().st_size > LOG_FILE.value:
+            path.replace(path.with_name(path.name + ".1"))
     os.environ[_FILE] = str(path)
     _logger.cache_clear()
 

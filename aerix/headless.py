@@ -19,6 +19,7 @@ from aerix.actors import (
     start,
     whereis,
 )
+from aerix.actors import log
 from aerix.actors.bounds import START
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.bounds import CANCEL
@@ -69,6 +70,7 @@ def run_headless(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, settings: Settings, prompt: str, cwd: Path) -> int:
     model = _model(settings)
     signals = install()
+    log.configure(folders.state() / "aerix.log")
     session, project = str(uuid.uuid4()), project_key(cwd)
     home = _home(project)
     begin = SessionStart(

@@ -109,7 +109,8 @@ class MemberInfo:
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First on every connection. ``owner`` is absent on a control connection; on a connection for a generation it
-    is the token of the control connection's ``Welcome``."""
+    is the token of the control connection's ``Welcome``.
+    """
 
     version: int
     client: str
@@ -262,7 +263,8 @@ class Members:
 @dataclass(frozen=True, slots=True)
 class ContextState:
     """A context after a change: the tokens of each segment, and of all of it (``tokens``, a prompt's length without
-    the marker that opens the model's turn, which is ``opening`` tokens)."""
+    the marker that opens the model's turn, which is ``opening`` tokens).
+    """
 
     id: int
     context: str

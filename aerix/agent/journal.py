@@ -7,7 +7,7 @@ instead of piling up what it has to say.
 import codecs
 from dataclasses import dataclass, replace
 
-from aerix.actors import Actor, Call, DeadlineExceeded, Ref, Refused
+from aerix.actors import Actor, Call, Cancelled, DeadlineExceeded, Ref, Refused
 from aerix.bounds import JOURNAL
 from aerix.session.events import Event, Note, Token
 from aerix.session.log import Write
@@ -31,7 +31,7 @@ class Journal:
     """Belongs to one actor and blocks it in ``wait``.
 
     Raises Refused, whatever has failed, with a code of ``STORAGE_LOST`` or ``OUTPUT_LOST``. Raises Cancelled: what was
-    to be written is then on its way to the log, and is shown with the next event.
+    to be written is then in the log, and is shown with the next event.
     """
 
     def __init__(self, actor: Actor, log: Ref, screen: Ref, agent: str) -> None:
@@ -65,7 +65,7 @@ class Journal:
         self._queue += events
         if logged is not None:
             try:
-                self._wait(logged, JOURNAL.value, _LOG)
+                self._wait_for_log(logged)
             except Refused:  # only what is logged is shown
                 del self._queue[-len(events) :]
                 raise
@@ -108,6 +108,18 @@ class Journal:
         if self._showing is not None:
             self._wait(self._showing, self._patience_s, _READER)
             self._showing = None
+
+    def _wait_for_log(self, call: Call) -> None:
+        """A cancel waits for the line: the log would drop what an actor that ends no longer asks for."""
+        cancelled: Cancelled | None = None
+        while True:
+            try:
+                self._wait(call, JOURNAL.value, _LOG)
+                break
+            except Cancelled as reason:
+                cancelled = reason
+        if cancelled is not None:
+            raise cancelled
 
     def _wait(self, call: Call, patience_s: float, end: _End) -> None:
         try:
