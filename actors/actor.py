@@ -300,8 +300,8 @@ class Actor:
         """Block until one of the calls is answered, and return it; the system lane stays served.
 
         ``deadline_s`` counts silence: a piece begins it anew. Raises Cancelled when the actor is cancelled or stopped
-        (a stop that is caught here is obeyed after the handler), DeadlineExceeded. Other messages, answers to other
-        calls among them, keep for later.
+        (a stop that is caught here is obeyed after the handler), DeadlineExceeded. Other messages keep for later.
+        An answer to another call makes that one done at once, unless pieces came before it, or answers have a handler.
         """
         return self._life.wait(calls, deadline_s, on_piece)
 

@@ -167,18 +167,22 @@ class Life:
                     self._stopped = envelope
                 elif type(message) is Piece and message.token in tokens:
                     deadline = monotonic() + deadline_s
-                if not self._serve_wait(message, tokens, on_piece):
+                if not self._serve_wait(message, tokens, on_piece, aside):
                     aside.append(envelope)
         finally:
             if aside:
                 self.mailbox.unget(aside)
 
     def _serve_wait(
-        self, message: object, tokens: set[int], on_piece: "Callable[[Call, Any], None] | None"
+        self,
+        message: object,
+        tokens: set[int],
+        on_piece: "Callable[[Call, Any], None] | None",
+        aside: "list[Envelope]",
     ) -> bool:
         """Handle a message that came during a wait for these calls; False leaves it for later."""
         match message:
-            case Reply() if message.token in tokens:
+            case Reply() if message.token in tokens or self._is_whole(message, aside):
                 self._settle(message)
             case Piece() if message.token in tokens:
                 if on_piece is not None and (call := self.calls.get(message.token)):
@@ -190,6 +194,12 @@ class Life:
             case _:
                 return False
         return True
+
+    def _is_whole(self, reply: Reply, aside: "list[Envelope]") -> bool:
+        """Whether another call's answer may be taken now: it has no handler, and no piece of it was laid aside."""
+        return Reply not in self._handlers and not any(
+            isinstance(kept.message, Piece) and kept.message.token == reply.token for kept in aside
+        )
 
     # --- the end
 

@@ -28,6 +28,7 @@ class Spawned:
         """Start it; ``theirs`` is its end of the channel, and the caller's to close."""
         import multiprocessing
         from multiprocessing import process as multiprocessing_process
+        from multiprocessing import resource_tracker
 
         context = multiprocessing.get_context("spawn")
         self._guard = guard
@@ -52,7 +53,9 @@ class Spawned:
             ),
             name=name,
         )
-        # A Ctrl-C while it starts must not end it half born: it unblocks the signal when it ignores it.
+        # A Ctrl-C while it starts must not end it half born: it unblocks the signal when it ignores it. The tracker, which
+        # the first start brings up, would unblock it here; so it comes first.
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with _safe_path():

@@ -6,7 +6,6 @@ runs the program.
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -252,15 +251,20 @@ class Running:
         self.process = process
         self.seen: list[Line] = []
 
-    def until(self, kind: str, pattern: str = "") -> Line:
+    def until(self, kind: str) -> Line:
         """Read its stream up to an event of that type; fails at its end."""
         assert self.process.stdout is not None
         for text in self.process.stdout:
             line: Line = json.loads(text)
             self.seen.append(line)
-            if line["type"] == kind and re.search(pattern, text):
+            if line["type"] == kind:
                 return line
         raise AssertionError(f"it ended without {kind}: {self.process.stderr and self.process.stderr.read()}")
+
+    def until_said(self, text: str) -> None:
+        """Read its stream until the model has said that."""
+        while text not in "".join(line["text"] for line in of(self.seen, "token")):
+            self.until("token")
 
     def send(self, sig: signal.Signals) -> None:
         self.process.send_signal(sig)

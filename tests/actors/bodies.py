@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,7 +80,9 @@ def until_cancelled(channel: Channel, call: int, arg: str) -> None:
     channel.piece(call, Echo("begun"))
     while True:
         incoming = channel.receive()
-        if isinstance(incoming, IncomingCancel) and incoming.id == call:
+        if isinstance(incoming, IncomingCall):
+            answer(channel, incoming.id, incoming.message)
+        elif isinstance(incoming, IncomingCancel) and incoming.id == call:
             channel.reply(call, Echo("cancelled"))
             return
 
@@ -161,17 +162,23 @@ def too_short(channel: Channel, args: dict[str, Any]) -> None:
 def says_where(channel: Channel, args: dict[str, Any]) -> None:
     """A child that tells about itself when it comes up."""
     channel.codec = CODEC
-    channel.ready({
-        "group": os.getpgid(0),
-        "session": os.getsid(0),
-        "sigint": str(signal.getsignal(signal.SIGINT)),
-        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-        "stdin": os.readlink("/proc/self/fd/0"),
-        "modules": sorted(sys.modules),
-        "inheritable": [fd for fd in map(int, os.listdir("/proc/self/fd")) if is_inheritable(fd)],
-    })
+    channel.ready(
+        {
+            "group": os.getpgid(0),
+            "session": os.getsid(0),
+            "sigint": str(signal.getsignal(signal.SIGINT)),
+            "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+            "stdin": str(Path("/proc/self/fd/0").readlink()),
+            "channel": channel.fileno(),
+            "inheritable": [fd for fd in open_descriptors() if is_inheritable(fd)],
+        }
+    )
     with contextmanager(wait_for_stop)(channel):
         pass
+
+
+def open_descriptors() -> list[int]:
+    return [int(at.name) for at in Path("/proc/self/fd").iterdir()]
 
 
 def is_inheritable(fd: int) -> bool:

@@ -147,7 +147,9 @@ def test_a_callback_that_another_one_unwatched_in_the_same_round_is_not_run(box:
         other.close()
 
 
-def test_a_descriptor_of_the_same_number_is_not_taken_for_the_one_that_was_ready(box: Mailbox[object]) -> None:
+def test_a_descriptor_of_the_same_number_is_not_taken_for_the_one_that_was_ready(
+    box: Mailbox[object],
+) -> None:
     one, other = socket.socketpair()
     box.watch(one, lambda: None, None)
     other.send(b"x")

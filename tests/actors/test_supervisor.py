@@ -294,7 +294,9 @@ def test_children_start_in_order_each_when_the_one_before_is_up_and_stop_in_reve
 
 
 @pytest.mark.rule("supervisor.start-error")
-def test_a_child_that_fails_its_first_start_is_a_start_error_and_those_before_it_are_stopped(grove: Grove) -> None:
+def test_a_child_that_fails_its_first_start_is_a_start_error_and_those_before_it_are_stopped(
+    grove: Grove,
+) -> None:
     specs = [grove.spec("a"), grove.spec("b", [fails]), grove.spec("c")]
     with pytest.raises(StartFailed, match="tree did not start: OSError: no disk"):
         start(grove.tree(*specs), "tree")
@@ -320,7 +322,9 @@ def test_what_a_first_child_refused_with_is_what_the_start_is_refused_with(grove
 
 
 @pytest.mark.parametrize("kind", ["normal", "crash"])
-def test_a_child_that_was_up_and_ends_before_the_others_are_up_is_no_start_error(grove: Grove, kind: str) -> None:
+def test_a_child_that_was_up_and_ends_before_the_others_are_up_is_no_start_error(
+    grove: Grove, kind: str
+) -> None:
     gate = threading.Event()
     specs = [grove.spec("a", restart="transient"), grove.spec("b", [lambda: assert_set(gate)])]
     tree = grove.tree(*specs)
@@ -434,9 +438,13 @@ def test_with_rest_for_one_the_later_ones_wait_for_the_delay_of_an_earlier(grove
 
 @pytest.mark.rule("supervisor.escalation")
 @pytest.mark.rule("supervisor.intensity")
-def test_what_one_level_gives_up_is_restarted_by_the_level_above_until_that_gives_up_too(grove: Grove) -> None:
+def test_what_one_level_gives_up_is_restarted_by_the_level_above_until_that_gives_up_too(
+    grove: Grove,
+) -> None:
     inner = ChildSpec(
-        "inner", lambda: grove.tree(grove.spec("leaf"), grove.spec("twig"), intensity=Intensity(1, 60)), grace_s=None
+        "inner",
+        lambda: grove.tree(grove.spec("leaf"), grove.spec("twig"), intensity=Intensity(1, 60)),
+        grace_s=None,
     )
     root = start(grove.tree(inner, intensity=Intensity(1, 60)), "root")
     for turn in range(4):
@@ -455,7 +463,9 @@ def test_what_one_level_gives_up_is_restarted_by_the_level_above_until_that_give
 
 @pytest.mark.rule("supervisor.start-error")
 def test_a_child_that_fails_its_restart_is_tried_again_and_counted(grove: Grove) -> None:
-    with grove.growing(grove.spec("a", [passes, fails, fails, passes]), intensity=Intensity(3, 60, 1)) as tree:
+    with grove.growing(
+        grove.spec("a", [passes, fails, fails, passes]), intensity=Intensity(3, 60, 1)
+    ) as tree:
         end("a")
         grove.history.until_seen("failed a", 1)
         grove.turn(tree, 1)

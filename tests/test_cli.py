@@ -1,0 +1,114 @@
+"""The command line: what it takes, what it refuses, and that no problem is a traceback."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aerix import __version__
+from tests.pool.daemons import AERIX
+from tests.runs import Aerix
+
+
+def run(*args: str, **env: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [*AERIX, *args],
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | env,
+        timeout=30,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.rule("cli.version-help")
+def test_version_and_help_need_nothing(own_home: Path) -> None:
+    (own_home / ".config/aerix").mkdir(parents=True)
+    (own_home / ".config/aerix/settings.toml").write_text("no toml at all")
+    assert run("--version") == (0, f"aerix {__version__}\n", "")
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    for word in ("--output-format", "pool", "models", "settings", "bounds", "Exit codes"):
+        assert word in out
+
+
+@pytest.mark.rule("cli.usage-is-3")
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["--fly"], "--fly"),
+        (["-p", "x", "--output-format", "xml"], "invalid choice: 'xml'"),
+        (["-p", "x", "--max-turns", "0"], "0 is not 1 or more"),
+        (["-p", "x", "--max-new-tokens", "many"], "'many' is not a whole number"),
+        (["-p", "x", "--seed", "-1"], "-1 is not between 0 and 4294967295"),
+        (["-p", "x", "pool"], "pool"),
+        (["fly"], "'fly'"),
+        (["settings"], "COMMAND"),
+        ([], "the interactive screen is not built yet"),
+    ],
+)
+def test_wrong_usage_is_3_and_a_sentence(args: list[str], why: str) -> None:
+    code, out, err = run(*args)
+    assert (code, out) == (3, "")
+    assert why in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("aerix")
+
+
+@pytest.mark.rule("cli.not-built-said")
+@pytest.mark.parametrize(
+    "args", [["sessions", "list"], ["undo"], ["-p", "x", "--resume", "1"], ["-p", "x", "--mode=ask"]]
+)
+def test_what_is_not_built_yet_says_so(args: list[str]) -> None:
+    code, out, err = run(*args)
+    assert (code, out) == (3, "")
+    assert "is not built yet" in err
+
+
+@pytest.mark.rule("headless.closed-stdout")
+@pytest.mark.rule("cli.no-traceback")
+def test_a_reader_that_is_gone_ends_a_printing_command_with_141(tmp_path: Path) -> None:
+    aerix = Aerix(tmp_path)
+    done = aerix.shell('"$@" | true; exit ${PIPESTATUS[0]}', "bounds")
+    aerix.close()
+    assert (done.code, done.out, done.err) == (141, "", "")
+
+
+@pytest.mark.rule("cli.no-traceback")
+def test_a_fault_of_aerix_itself_is_a_sentence_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    code, out, err = run("bounds", AERIX_BOUND_AGENT_TURNS="many", AERIX_LOG_FILE=str(log))
+    assert (code, out) == (1, "")
+    assert "a fault of Aerix: ValueError" in err
+    assert "Traceback" in log.read_text()
+
+
+@pytest.mark.rule("cli.pool")
+def test_pool_commands_take_the_pool_of_the_settings(tmp_path: Path) -> None:
+    socket = str(tmp_path / "other.sock")
+    code, _, err = run("pool", "status", AERIX_POOL__SOCKET=socket)
+    assert code == 4
+    assert socket in err
+    code, _, err = run("pool", "status", AERIX_POOL__SOCKETS=socket)
+    assert code == 3
+    assert "pool.socket" in err
+
+
+@pytest.mark.rule("cli.models")
+def test_models_are_listed() -> None:
+    code, out, _ = run("models", "list")
+    assert code == 0
+    assert "smollm2-135m-instruct" in out
+
+
+@pytest.mark.rule("settings.show")
+def test_settings_are_shown_with_their_source_and_a_bad_one_is_3() -> None:
+    code, out, _ = run("settings", "show", "-c", "delegation.max_turns=7")
+    assert code == 0
+    assert any("max_turns" in line and "7" in line and "-c" in line for line in out.splitlines())
+    code, out, err = run("settings", "show", "-c", "delegation.max_turn=7")
+    assert (code, out) == (3, "")
+    assert "delegation.max_turns" in err

@@ -1,0 +1,175 @@
+"""Ctrl-C and TERM: cancelled within a second, whatever is going on; a second one ends the program at once."""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from aerix.pool.client import PoolSettings
+from tests.conftest import ROOT
+from tests.pool.daemons import AERIX, PATIENCE
+from tests.runs import Aerix, Finished, Running, call, calls, daemon, final, of, play, session_log  # noqa: F401
+from tests.tools.waiting import is_gone, pid_in, until
+
+A_SECOND = 1.0
+STUBBORN = "trap '' TERM INT; echo $$ > pid; while :; do sleep 0.05; done"
+
+PLAYS: dict[str, list[dict[str, Any]]] = {
+    "slow": [final("x" * 100, per_token_delay=0.1)],
+    "stubborn": [calls(call("bash", command=STUBBORN)), final()],
+    "read": [calls(call("read", path="README.md")), final()],
+    "flood": [final("x" * 6000)],
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return play(tmp_path_factory.mktemp("model"), PLAYS, window=16384)
+
+
+@pytest.fixture
+def aerix(daemon: PoolSettings, model: str, git_repo: Path) -> Iterator[Aerix]:  # noqa: F811
+    runs = Aerix(git_repo, daemon, model)
+    yield runs
+    runs.close()
+
+
+def cancel(running: Running, sig: signal.Signals = signal.SIGINT) -> Finished:
+    """Send the signal; the end comes within a second."""
+    begun = monotonic()
+    running.send(sig)
+    done = running.end()
+    took = monotonic() - begun
+    assert took < A_SECOND, f"it took {took:.2f} s"
+    assert "Traceback" not in done.err
+    return done
+
+
+def assert_cancelled(reason: str, code: int) -> None:
+    ends = of(session_log(), "session.end")
+    assert [(end["outcome"], end["reason"], end["exit"]) for end in ends] == [("cancelled", reason, code)]
+    assert len(of(session_log(), "agent.end")) == len(of(session_log(), "agent.spawn"))
+
+
+@pytest.mark.rule("headless.interrupt")
+@pytest.mark.rule("headless.terminate")
+@pytest.mark.rule("headless.exit-codes")
+@pytest.mark.parametrize(
+    ("sig", "reason", "code"),
+    [
+        (signal.SIGINT, "interrupted", 130),
+        (signal.SIGTERM, "terminated", 143),
+        (signal.SIGHUP, "terminated", 143),
+    ],
+)
+def test_a_signal_in_a_generation_cancels(aerix: Aerix, sig: signal.Signals, reason: str, code: int) -> None:
+    running = aerix.start("-p", "play slow", "--output-format", "stream-json")
+    running.until_said("xx")
+    done = cancel(running, sig)
+    assert done.code == code
+    assert running.seen[-1]["type"] == "session.end"
+    assert done.err.splitlines()[-1] == f"aerix: cancelled: {reason}"
+    assert_cancelled(reason, code)
+
+
+@pytest.mark.rule("headless.interrupt")
+@pytest.mark.rule("agent.cancel")
+def test_a_signal_in_a_command_that_ignores_it_ends_the_command(aerix: Aerix) -> None:
+    running = aerix.start("-p", "play stubborn", "--output-format", "json")
+    pid = pid_in(aerix.cwd / "pid")
+    done = cancel(running)
+    assert (done.code, done.json["outcome"]) == (130, "cancelled")
+    assert "b/pid" in done.json["diff"]
+    assert is_gone(pid, 0)
+    assert_cancelled("interrupted", 130)
+
+
+@pytest.mark.rule("headless.interrupt")
+@pytest.mark.rule("process.sigint-blocked")
+def test_a_signal_while_the_tool_runner_starts_cancels(aerix: Aerix, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if '--multiprocessing-fork' in sys.orig_argv:\n"
+        f"    open({str(tmp_path / 'runner')!r}, 'w').write(str(os.getpid()))\n"
+        "    signal.pause()\n"
+    )
+    running = aerix.start("-p", "play read", PYTHONPATH=f"{site}:{ROOT}")
+    pid = pid_in(tmp_path / "runner")
+    assert cancel(running).code == 130
+    assert is_gone(pid, 1)
+    assert_cancelled("interrupted", 130)
+
+
+@pytest.mark.rule("headless.interrupt")
+def test_a_signal_while_the_pool_starts_cancels_and_the_pool_goes_on_starting(
+    aerix: Aerix, runtime_dir: Path, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow-pool"
+    slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pool\nexec sleep 60\n")
+    slow.chmod(0o755)
+    aerix.options = [
+        "-c",
+        f"pool.command={json.dumps([str(slow)])}",
+        "-c",
+        f'pool.socket="{runtime_dir}/p.sock"',
+    ]
+    running = aerix.start("-p", "play slow")
+    pid = pid_in(tmp_path / "pool")
+    assert cancel(running).code == 130
+    assert_cancelled("interrupted", 130)
+    assert not is_gone(pid, 0)
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.rule("headless.interrupt")
+def test_a_second_signal_ends_the_program_at_once(aerix: Aerix) -> None:
+    running = aerix.start("-p", "play stubborn")
+    pid = pid_in(aerix.cwd / "pid")
+    running.send(signal.SIGINT)
+    begun = monotonic()
+    running.send(signal.SIGINT)
+    assert running.end().code == 130
+    assert monotonic() - begun < A_SECOND
+    assert is_gone(pid, 5)  # its runner ends it
+    assert session_log()  # whole lines
+
+
+@pytest.mark.rule("headless.interrupt")
+def test_a_reader_that_takes_nothing_does_not_hold_up_a_signal(aerix: Aerix) -> None:
+    running = aerix.start("-p", "play flood", "--output-format", "stream-json")
+    assert running.process.stdout is not None
+    fcntl.fcntl(running.process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    until(lambda: waiting_in(running) > 4096 - 512)  # a line that does not fit is being written
+    begun = monotonic()
+    running.send(signal.SIGINT)
+    assert running.process.wait(PATIENCE) == 130
+    assert monotonic() - begun < A_SECOND
+    assert_cancelled("interrupted", 130)
+
+
+def waiting_in(running: Running) -> int:
+    """Bytes that the program wrote and nobody read."""
+    assert running.process.stdout is not None
+    count = fcntl.ioctl(running.process.stdout, termios.FIONREAD, b"\0" * 4)
+    return int.from_bytes(count, sys.byteorder)
+
+
+@pytest.mark.rule("headless.interrupt")
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored(aerix: Aerix) -> None:
+    words = aerix.words("-p", "play slow", "--output-format", "stream-json")
+    running = aerix.started(["bash", "-c", "trap '' HUP; exec \"$@\"", "bash", *AERIX, *words])
+    running.until_said("xx")
+    running.send(signal.SIGHUP)
+    running.until("token")
+    running.until("token")
+    assert cancel(running).code == 130
