@@ -16,10 +16,10 @@ from aerix.actors import (
     StartChild,
     StartFailed,
     Supervisor,
+    log,
     start,
     whereis,
 )
-from aerix.actors import log
 from aerix.actors.bounds import START
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.bounds import CANCEL

@@ -302,7 +302,12 @@ class Aerix:
         return list(args)
 
     def started(self, command: list[str], **options: Any) -> Running:
-        known = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": self.cwd, "text": True}
+        known: dict[str, Any] = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "cwd": self.cwd,
+            "text": True,
+        }
         self._all.append(Running(subprocess.Popen(command, **(known | options))))
         return self._all[-1]
 

@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,11 @@ except BadPrompt as bad:
 
 def ask(argument: str | None, stdin: int | bytes, **env: str) -> tuple[str, str, str]:
     """What the prompt is, or why there is none; and what was said on standard error."""
-    given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+    given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
     command = [sys.executable, "-c", ASK, json.dumps([argument])]
-    done = subprocess.run(command, capture_output=True, check=True, env=os.environ | env, timeout=30, **given)  # type: ignore[call-overload]
+    done = subprocess.run(command, capture_output=True, check=True, env=os.environ | env, timeout=30, **given)
     kind, text = json.loads(done.stdout)
-    return kind, text, done.stderr.decode()
+    return kind, text, bytes(done.stderr).decode()
 
 
 @pytest.mark.rule("headless.piped-prompt")

@@ -31,9 +31,14 @@ def test_modules_that_lie_in_the_working_directory_are_not_imported(tmp_path: Pa
     folder, loaded = tmp_path / "work", tmp_path / "loaded"
     folder.mkdir()
     for name in SHADOWED:
-        (folder / f"{name}.py").write_text(f"open({str(loaded)!r}, 'a').write({name!r})\nraise SystemExit(1)\n")
+        (folder / f"{name}.py").write_text(
+            f"open({str(loaded)!r}, 'a').write({name!r})\nraise SystemExit(1)\n"
+        )
     script = tmp_path / "model.jsonl"
-    call = {"tool": "bash", "input": {"command": "python3 -c 'import os; print(os.environ.get(\"PYTHONSAFEPATH\"))'"}}
+    call = {
+        "tool": "bash",
+        "input": {"command": "python3 -c 'import os; print(os.environ.get(\"PYTHONSAFEPATH\"))'"},
+    }
     steps: list[dict[str, object]] = [
         {"window": 8192},
         {"turn": {"thought": "", "calls": [call]}},
@@ -47,5 +52,7 @@ def test_modules_that_lie_in_the_working_directory_are_not_imported(tmp_path: Pa
         subprocess.run([program, "pool", "stop"], cwd=folder, capture_output=True, check=True, timeout=60)
     assert not loaded.exists(), loaded.read_text()
     assert done.returncode == 0, done.stderr
-    results = [event["text"] for event in map(json.loads, done.stdout.splitlines()) if event.get("tool") == "bash"]
+    results = [
+        event["text"] for event in map(json.loads, done.stdout.splitlines()) if event.get("tool") == "bash"
+    ]
     assert results == ["[bash c1]\nNone\n[exit 0]"], "a program the agent runs has the user's own environment"

@@ -21,6 +21,7 @@ from aerix.actors.bounds import GRACE
 from aerix.agent.context import Context, Entry
 from aerix.agent.ended import Ended, crash
 from aerix.agent.journal import Journal
+from aerix.agent.repeats import Repeats
 from aerix.agent.usage import Usage
 from aerix.bounds import CANCEL, SHOWN_ANSWER, TURN_RETRIES
 from aerix.pool.client import PoolContext, Recreated, Starting
@@ -95,6 +96,7 @@ class Agent(Actor):
         self._plan = ""
         self._usage = Usage()
         self._cancelled: str | None = None
+        self._repeats = Repeats()
 
     def setup(self) -> None:
         """Get ready; nothing is asked yet."""
@@ -224,7 +226,11 @@ class Agent(Actor):
         results: list[ToolResult] = []
         for call in turn.calls:
             taken = sum(len(result.text.encode()) for result in results)
-            results.append(self._run_call(call, self._context.result_bytes(taken)))
+            result = self._repeats.answer(call)
+            if result is None:
+                result = self._run_call(call, self._context.result_bytes(taken))
+                self._repeats.note(call, result)
+            results.append(result)
         return results
 
     def _run_call(self, call: Call, room: int) -> ToolResult:

@@ -37,9 +37,10 @@ class SessionLog(Actor):
         """Open and lock the file. Raises Refused ``session_storage`` or ``session_locked``."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._fd = os.open(self.path, flags, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._end_torn_line()
         except BlockingIOError:
             raise Refused(
                 "session_locked",
@@ -47,6 +48,12 @@ class SessionLog(Actor):
             ) from None
         except OSError as error:
             raise unwritable(self.path, error) from None
+
+    def _end_torn_line(self) -> None:
+        """Whoever was killed in the middle of a line left it so; the next one does not join it."""
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")
 
     @on(Write)
     def _write(self, message: Write) -> None:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The time from the start of ``aerix -p`` to its first request at a running pool, part by part.
 
 Prints one JSON line: medians in milliseconds over the runs, each part with the time since the part before it, and, in
@@ -71,7 +70,9 @@ def main() -> None:
             bare = [timed([sys.executable, "-c", ""], env) for _ in range(RUNS)]
             whole = [timed([sys.executable, "-m", "aerix", *command], env) for _ in range(RUNS)]
         finally:
-            subprocess.run([sys.executable, "-m", "aerix", "pool", "stop"], env=env, capture_output=True, check=False)
+            subprocess.run(
+                [sys.executable, "-m", "aerix", "pool", "stop"], env=env, capture_output=True, check=False
+            )
     parts = {part: round(statistics.median(row[part] for row in rows), 1) for part in rows[0]}
     print(json.dumps({"what": "start to first request", "unit": "ms", "runs": RUNS, "parts": parts,
                       "first_request": round(statistics.median(sum(r.values()) - r["Generate"] for r in rows), 1),

@@ -43,6 +43,13 @@ PLAYS: dict[str, list[dict[str, Any]]] = {
         final(),
     ],
     "tools": [calls(call("read", path="missing"), call("write", path="n", content="x\n")), final()],
+    "repeats": [
+        calls(call("read", path="README.md")),
+        calls(call("read", path="README.md"), call("read", path="README.md", limit=1)),
+        calls(call("read", path="README.md")),
+        calls(call("write", path="other", content="x\n"), call("read", path="README.md")),
+        final(),
+    ],
     "many results": [calls(*[call("bash", command="yes | head -c 20000")] * 8), final()],
 }
 LOOSE: dict[str, list[dict[str, Any]]] = {
@@ -152,6 +159,7 @@ def test_a_generation_that_fails_ends_the_agent_with_its_code(desk: Desk, name: 
     assert len(of(ran.log, "agent.end")) == len(of(ran.log, "session.end")) == 1
 
 
+@pytest.mark.rule("supervisor.never-restarted")
 @pytest.mark.rule("agent.crash-named")
 @pytest.mark.rule("cli.no-traceback")
 def test_an_agent_that_crashes_ends_by_name(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +172,7 @@ def test_an_agent_that_crashes_ends_by_name(desk: Desk, monkeypatch: pytest.Monk
     assert "the agent crashed" in ran.end.reason
     assert "ZeroDivisionError: a fault" in ran.end.reason
     assert [line["outcome"] for line in of(ran.log, "agent.end")] == ["failed"]
+    assert len(of(ran.log, "agent.spawn")) == 1
 
 
 # --- its calls ----------------------------------------------------------------------------------------------------
@@ -256,6 +265,15 @@ def test_results_of_one_turn_leave_room_for_the_next_turn(desk: Desk) -> None:
     assert sum(sizes) < 3 * 16384
     assert all("[truncated: " in line["text"] for line in results(ran.log))
     assert all(Path(line["spool"]).stat().st_size >= 20000 for line in results(ran.log))
+
+
+@pytest.mark.rule("agent.repeat-not-run")
+def test_the_third_identical_call_is_not_run_until_something_changes(desk: Desk) -> None:
+    ran = desk("play repeats")
+    texts = [line["text"].partition("\n")[2] for line in results(ran.log)]
+    assert texts[0] == texts[1] == texts[5]
+    assert texts[3].startswith("error: not run: the same call gave the same result 2 times, first as c1.")
+    assert ran.end.outcome == "done"
 
 
 # --- the exact tokens ---------------------------------------------------------------------------------------------

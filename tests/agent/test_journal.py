@@ -51,19 +51,19 @@ class Table:
         self.screen = start(self.reader, "reader")
         self.runner = start(Runner(), "writer")
 
-    def do(self, work: Callable[[Journal], object]) -> object:
-        """Run in the journal's actor."""
+    def do(self, *works: Callable[[Journal], object]) -> object:
+        """Run in the journal's actor, one after the other; what the last one returns."""
 
         def run(actor: Actor) -> object:
             if not hasattr(self, "journal"):
                 self.journal = Journal(actor, self.log, self.screen, "a1")
-            return work(self.journal)
+            return [work(self.journal) for work in works][-1]
 
         return self.runner.ask(Do(run), PATIENCE)
 
-    def refusal(self, work: Callable[[Journal], object]) -> str:
+    def refusal(self, *works: Callable[[Journal], object]) -> str:
         with pytest.raises(Refused) as raised:
-            self.do(work)
+            self.do(*works)
         return raised.value.code
 
     def logged(self) -> list[str]:
@@ -121,12 +121,10 @@ def test_a_lost_reader_is_told_with_its_code_and_costs_no_line_of_the_log(table:
     table.reader.refusal = Refused("stdout_closed", "standard output was closed")
     assert table.refusal(lambda journal: journal.write(plan("one"))) == "stdout_closed"
     table.do(
-        lambda journal: (
-            journal.mute(),
-            journal.note("nobody"),
-            journal.stream(b"x"),
-            journal.write(plan("two")),
-        )
+        Journal.mute,
+        lambda journal: journal.note("nobody"),
+        lambda journal: journal.stream(b"x"),
+        lambda journal: journal.write(plan("two")),
     )
     assert table.logged() == ["one", "two"]
 
@@ -155,7 +153,7 @@ def test_a_lost_log_is_told_and_what_is_not_logged_is_not_shown(table: Table) ->
     table.log.stop()
     assert table.log.join(PATIENCE)
     assert table.refusal(lambda journal: journal.write(plan("one"))) == "session_storage"
-    table.do(lambda journal: (journal.stop_logging(), journal.write(plan("the end"))))
+    table.do(Journal.stop_logging, lambda journal: journal.write(plan("the end")))
     assert table.reader.texts == ["the end"]
 
 
@@ -182,5 +180,5 @@ def test_a_cancel_in_a_write_loses_and_repeats_nothing(table: Table) -> None:
 
 def test_a_hurried_journal_waits_no_longer_than_it_was_told(table: Table) -> None:
     table.reader.gate.clear()
-    code = table.refusal(lambda journal: (journal.hurry(0.05), journal.write(plan("one"))))
+    code = table.refusal(lambda journal: journal.hurry(0.05), lambda journal: journal.write(plan("one")))
     assert (code, table.logged()) == ("stdout_failed", ["one"])

@@ -196,7 +196,6 @@ def test_a_request_that_crashes_ends_by_name(desk: Desk, monkeypatch: pytest.Mon
     assert "the request crashed" in reason
 
 
-@pytest.mark.rule("supervisor.escalation")
 @pytest.mark.rule("bounds.named-outcome")
 def test_a_part_that_fails_for_good_ends_the_request_by_name(desk: Desk) -> None:
     def heard(event: Event) -> None:

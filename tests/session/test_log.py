@@ -109,3 +109,15 @@ def test_lines_that_wait_are_written_before_a_stop(tmp_path: Path) -> None:
         for number in range(200):
             log.tell(Write((Plan(text=str(number)),)))
     assert [json.loads(text) for text in texts(path)] == list(range(200))
+
+
+@pytest.mark.rule("session.torn-tail")
+def test_a_torn_last_line_is_ended_before_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_bytes(b'{"whole": 1}\n{"torn": "in the mid')
+    for text in ("next", "last"):
+        with log_at(path) as log:
+            write(log, text)
+    lines = path.read_bytes().splitlines()
+    assert lines[:2] == [b'{"whole": 1}', b'{"torn": "in the mid']
+    assert [json.loads(line)["text"] for line in lines[2:]] == ["next", "last"]
