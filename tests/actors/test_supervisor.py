@@ -705,22 +705,24 @@ def test_an_added_child_that_is_stopped_before_it_is_up_is_an_answer_too(grove: 
     answers: list[Refused] = []
     tree = start(grove.tree(), "tree")
     spec = grove.spec("x", [lambda: assert_set(gate)])
-    asking = threading.Thread(target=lambda: answers.append(refusal(tree, StartChild(spec))))
-    asking.start()
+    threads = [threading.Thread(target=lambda: answers.append(refusal(tree, StartChild(spec))))]
+    threads[0].start()
     grove.history.until_seen("start x")
     if how == "stop":
         tree.stop()
     else:
-        stopping = threading.Thread(target=lambda: tree.ask(StopChild("x"), PATIENCE))
-        stopping.start()
+        threads.append(threading.Thread(target=lambda: tree.ask(StopChild("x"), PATIENCE)))
+        threads[1].start()
+    while grove.state(tree, "x") != "stopping":
+        pass
     gate.set()
-    asking.join(PATIENCE)
-    if how == "StopChild":
-        stopping.join(PATIENCE)
-        tree.stop()
+    for thread in threads:
+        thread.join(PATIENCE)
+    tree.stop()
     assert tree.join(PATIENCE)
-    # It may have come up just before it was stopped; then its answer was its Ref, which is no refusal.
-    assert [answer.code for answer in answers] in (["start_failed"], [])
+    assert [(answer.code, answer.message) for answer in answers] == [
+        ("start_failed", "x was stopped before it was up")
+    ]
 
 
 def test_asking_for_a_child_waits_for_its_restart(grove: Grove) -> None:
