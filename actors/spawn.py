@@ -53,18 +53,16 @@ class Spawned:
             ),
             name=name,
         )
-        # A Ctrl-C while it starts must not end it half born: it unblocks the signal when it ignores it. The tracker, which
-        # the first start brings up, would unblock it here; so it comes first.
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with _safe_path():
-                self._process.start()
+                # It would unblock SIGINT below, were it brought up by the start.
+                resource_tracker.ensure_running()
+                with _sigint_blocked():
+                    self._process.start()
         except BaseException:
             self.errors.close()
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs_errors.close()
         # multiprocessing reaps whoever is in its list whenever it starts another, and joins them all at exit.
         multiprocessing_process._children.discard(self._process)  # type: ignore[attr-defined]  # noqa: SLF001  # one reaper
@@ -102,6 +100,16 @@ class Spawned:
 
 
 _starting = threading.Lock()
+
+
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """A Ctrl-C while a child starts must not end it half born: it unblocks the signal when it ignores it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

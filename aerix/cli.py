@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +55,10 @@ def _crashed(error: Exception) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib is not needed for this
+    except OSError as error:
+        return _refuse(f"the working directory: {error.strerror}; go to a folder that is there")
     if (missing := _not_built(arguments)) is not None:
         return _refuse(f"{missing} is not built yet; aerix --help tells what is")
     args = _parser(full=not _is_headless(arguments)).parse_args(arguments)
@@ -63,6 +68,7 @@ def _run(arguments: list[str]) -> int:
     if args.prompt is not None:
         from aerix.headless import run_headless
 
+        _interruptible()
         return run_headless(args)
     return _refuse(
         'the interactive screen is not built yet; ask headless: aerix -p "PROMPT" (aerix --help tells more)'
@@ -78,8 +84,15 @@ def _run_command(args: argparse.Namespace) -> int:
             args.pool_settings = pool_settings(load_settings(Path.cwd(), env=os.environ))
         except SettingsError as error:
             return _refuse(str(error))
+    _interruptible()
     code: int = args.run(args)
     return code
+
+
+def _interruptible() -> None:
+    """From here on Ctrl-C is a KeyboardInterrupt (see ``__main__``); one that is ignored stays so."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _refuse(sentence: str) -> int:

@@ -96,4 +96,6 @@ def _write(data: bytes) -> None:
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.EBADF):
             raise Refused("stdout_closed", "standard output was closed") from None
-        raise Refused("stdout_failed", f"standard output cannot be written: {error.strerror}") from None
+        failure = f"standard output cannot be written: {error.strerror}"
+        complain(failure)  # the reason would have gone where nothing goes any more
+        raise Refused("stdout_failed", failure) from None

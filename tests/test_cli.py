@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,15 @@ def test_settings_are_shown_with_their_source_and_a_bad_one_is_3() -> None:
     code, out, err = run("settings", "show", "-c", "delegation.max_turn=7")
     assert (code, out) == (3, "")
     assert "delegation.max_turns" in err
+
+
+@pytest.mark.parametrize("arguments", [["-p", "hi"], ["pool", "status"], ["settings", "show"]])
+def test_a_working_directory_that_was_removed_is_a_sentence(arguments: list[str], tmp_path: Path) -> None:
+    command = f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && exec {sys.executable} -P -m aerix {' '.join(arguments)}"
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert (
+        done.stderr
+        == "aerix: the working directory: No such file or directory; go to a folder that is there\n"
+    )

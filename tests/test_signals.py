@@ -132,6 +132,22 @@ def test_a_signal_while_the_pool_starts_cancels_and_the_pool_goes_on_starting(
 
 
 @pytest.mark.rule("headless.interrupt")
+@pytest.mark.rule("cli.no-traceback")
+@pytest.mark.parametrize("module", ["aerix.cli", "aerix.headless", "aerix.agent.request", "aerix.stdin"])
+def test_a_signal_in_the_middle_of_an_import_is_130(aerix: Aerix, tmp_path: Path, module: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    done = aerix("-p", "play read", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert (done.code, done.out, done.err) == (130, "", "")
+
+
+@pytest.mark.rule("headless.interrupt")
 def test_a_second_signal_ends_the_program_at_once(aerix: Aerix) -> None:
     running = aerix.start("-p", "play stubborn")
     pid = pid_in(aerix.cwd / "pid")

@@ -527,6 +527,30 @@ def test_ctrl_c_while_a_child_starts_does_not_end_it_half_born(tmp_path: Path) -
         assert (said, process.stdout.readline()) == ("up\n", "shutdown\n")
 
 
+@pytest.mark.rule("process.own-modules")
+def test_neither_a_child_nor_its_helper_imports_from_the_working_directory(tmp_path: Path) -> None:
+    repository, program = tmp_path / "repository", tmp_path / "program/main.py"
+    for folder in (repository, program.parent):
+        folder.mkdir()
+    for module in ("struct", "signal", "tempfile", "socket", "_weakrefset"):
+        (repository / f"{module}.py").write_text(
+            f"import os; os.mkdir({str(tmp_path / module)!r}); os.abort()"
+        )
+    program.write_text(
+        "if __name__ == '__main__':\n"
+        "    from aerix.actors import start\n"
+        "    from tests.actors.test_process import Owner\n"
+        "    ref = start(Owner(), 'owner')\n"
+        "    ref.stop()\n"
+        "    print(ref.join(30).kind)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, str(program)], cwd=repository, capture_output=True, text=True, check=False
+    )
+    assert (ended.stdout, ended.stderr) == ("shutdown\n", "")
+    assert {at.name for at in tmp_path.iterdir()} == {"repository", "program"}
+
+
 @pytest.mark.rule("process.one-reaper")
 def test_many_children_at_once_die_with_the_right_status_and_leave_nothing() -> None:
     """multiprocessing reaps finished children whenever another is started: not ours."""

@@ -1,0 +1,106 @@
+"""What is printed of each event, and where."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from aerix.session.events import Event, Message, Note, SessionEnd, Token
+from tests.runs import json_lines
+
+SHOW = """
+import pickle, sys
+from aerix.actors import Refused, start
+from aerix.output import Output
+from aerix.session.show import Show
+form, events = pickle.load(sys.stdin.buffer)
+output = start(Output(form), "output")
+try:
+    output.ask(Show(events), 10)
+except Refused as refused:
+    print(refused.code, file=sys.stderr)
+"""
+DIFF = "diff --git a/f b/f\n+x\n"
+
+
+def show(form: str, *events: Event, **options: Any) -> tuple[str, str]:
+    """What a reader gets on standard output and on standard error."""
+    import pickle
+
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW],
+        input=pickle.dumps((form, events)),
+        stderr=subprocess.PIPE,
+        timeout=30,
+        check=True,
+        **({"stdout": subprocess.PIPE} | options),
+    )
+    return (done.stdout or b"").decode("utf-8", "surrogateescape"), done.stderr.decode()
+
+
+def end(**values: Any) -> SessionEnd:
+    known: dict[str, Any] = {
+        "session": "s",
+        "outcome": "done",
+        "reason": "",
+        "text": "42\n",
+        "diff": DIFF,
+        "untracked": [],
+        "usage": {},
+        "turns": 1,
+        "exit": 0,
+    }
+    return SessionEnd(**(known | values))
+
+
+@pytest.mark.rule("headless.text")
+@pytest.mark.rule("headless.untracked-named")
+@pytest.mark.parametrize(
+    ("values", "out"),
+    [
+        ({}, f"42\n\n{DIFF}"),
+        ({"diff": ""}, "42\n"),
+        ({"text": ""}, DIFF),
+        ({"diff": "", "text": ""}, ""),
+        ({"untracked": ["big.bin", "odd\udcff"]}, f"42\n\n{DIFF}untracked: big.bin\nuntracked: odd\udcff\n"),
+        ({"text": "half \ud800", "diff": ""}, "half ?\n"),
+    ],
+)
+def test_text_is_the_answer_the_diff_and_what_it_leaves_out(values: dict[str, Any], out: str) -> None:
+    assert show("text", end(**values)) == (out, "")
+
+
+@pytest.mark.rule("headless.stderr")
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_notes_calls_cut_turns_and_reasons_go_to_standard_error(form: str) -> None:
+    result = Message(
+        id="c1", role="user", text="t", call="c1", tool="write", input={"content": "ü" * 200}, error=True
+    )
+    cut = Message(id="t1", role="assistant", text="{", tokens=[1, 2], kept=False)
+    failed = end(outcome="failed", reason="no luck", text="", diff="")
+    out, err = show(form, Note(text="a note"), Token(text="x"), result, cut, failed)
+    assert out == "" if form == "text" else json.loads(out)["reason"] == "no luck"
+    note, call, again, reason = err.splitlines()
+    assert note == "aerix: a note"
+    assert call.startswith('aerix: c1 write {"content": "üüü')
+    assert call.endswith("ü… — error")
+    assert len(call) < 160
+    assert again == "aerix: the turn was cut at 2 tokens and is asked again"
+    assert reason == "aerix: failed: no luck"
+
+
+@pytest.mark.rule("headless.stream-json")
+def test_a_stream_is_one_line_an_event() -> None:
+    out, err = show(
+        "stream-json", Note(text="a\nb"), Token(text="x"), end(outcome="budget", reason="turns 2")
+    )
+    assert [line["type"] for line in json_lines(out.encode())] == ["note", "token", "session.end"]
+    assert err == "aerix: budget: turns 2\n"
+
+
+@pytest.mark.rule("headless.closed-stdout")
+def test_an_output_that_cannot_be_written_is_refused_by_name() -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a descriptor is what is needed
+        assert show("text", end(), stdout=full) == ("", "stdout_failed\n")
