@@ -148,6 +148,15 @@ def test_head_takes_its_line_and_the_rest_is_not_generated(aerix: Aerix) -> None
     assert not turns(session_log())
 
 
+@pytest.mark.rule("headless.exit-codes")
+@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
+def test_an_output_that_takes_nothing_is_1_and_the_log_is_whole(aerix: Aerix, form: str) -> None:
+    done = aerix.shell('"$@" > /dev/full', "-p", "play answer", "--output-format", form)
+    assert done.code == 1
+    assert "standard output cannot be written: No space left on device" in done.err
+    assert session_log()[-1]["type"] == "session.end"
+
+
 # --- exit codes ---------------------------------------------------------------------------------------------------
 
 

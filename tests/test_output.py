@@ -103,4 +103,6 @@ def test_a_stream_is_one_line_an_event() -> None:
 @pytest.mark.rule("headless.closed-stdout")
 def test_an_output_that_cannot_be_written_is_refused_by_name() -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a descriptor is what is needed
-        assert show("text", end(), stdout=full) == ("", "stdout_failed\n")
+        out, err = show("text", end(), stdout=full)
+    assert out == ""
+    assert err == "aerix: standard output cannot be written: No space left on device\nstdout_failed\n"

@@ -81,6 +81,7 @@ class Request(Actor):
         self._places = places
         self._usage = Usage()
         self._turns = 0
+        self._pool_starts = False
         self._cancelled: str | None = None
         self._cancel_by: float | None = None
 
@@ -130,7 +131,8 @@ class Request(Actor):
         return info
 
     def _heard(self, event: object) -> None:
-        if isinstance(event, Starting):
+        if isinstance(event, Starting) and not self._pool_starts:
+            self._pool_starts = True
             self._journal.note(f"the pool is being started; its output is in {event.log}")
 
     def _note(self, text: str) -> None:

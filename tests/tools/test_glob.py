@@ -1,3 +1,4 @@
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -125,7 +126,14 @@ def test_a_repository_that_git_refuses_is_walked(ws: Workspace) -> None:
     assert files(ws.cwd) == ["a"]
 
 
-def test_a_git_that_does_not_end_is_a_sentence(git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AERIX_BOUND_TOOLS_GIT_FILES", "0")
-    with pytest.raises(ToolError, match=r"git ls-files did not end in 0 s\."):
+def test_a_git_that_does_not_end_is_a_sentence(
+    git_repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin/git"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setenv("AERIX_BOUND_TOOLS_GIT_FILES", "0.1")
+    with pytest.raises(ToolError, match=r"git ls-files did not end in 0.1 s\."):
         glob(Workspace(git_repo, git_repo), Given({"pattern": "*"}, 1000))
