@@ -7,6 +7,7 @@ import stat
 import struct
 import subprocess
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -449,3 +450,23 @@ def test_connections_over_the_bound_are_refused(pool: Daemons, wire: Open) -> No
     second = wire(daemon.socket).get()
     assert second is not None
     assert second["code"] == "too_many_connections"
+
+
+@pytest.mark.rule("protocol.progress-token-done")
+def test_a_generation_answers_progress_then_tokens_then_one_done(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    ref = script({"text": TEXT})
+    pool(ref, WORKER_BATCH=64)
+    line = wire(pool.socket)
+    line.hello()
+    context = line.create(ref, "A long prompt. " * 40)
+    id_ = line.send("Generate", context=context, max_tokens=200)
+    kinds: list[str] = []
+    while not kinds or kinds[-1] != "Done":
+        answer = line.get()
+        assert answer is not None
+        assert answer["id"] == id_
+        kinds.append(answer["type"])
+    assert [kind for kind, _ in groupby(kinds)] == ["Progress", "Token", "Done"]
+    assert min(kinds.count("Progress"), kinds.count("Token")) > 1

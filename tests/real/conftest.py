@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pool.daemons import pool  # noqa: F401  # a fixture
+
 HERE = Path(__file__).parent
 
 

@@ -10,6 +10,7 @@ import pytest
 from aerix.pool import protocol as p
 from aerix.pool.ladder import FAULT, LADDER
 from aerix.pool.workerargs import WorkerArgs
+from tests.pool.daemons import Daemons
 from tests.pool.owner import Owner, worker
 
 SCHEMA = {
@@ -107,3 +108,11 @@ def test_a_stream_goes_on_in_the_next_worker_where_a_death_cut_it(model_file: Pa
         done = again.result()
     assert done.stop in ("final", "length")
     assert have + [token for piece in again.pieces for token in piece.tokens] == done.tokens
+
+
+@pytest.mark.rule("log.engine-quiet")
+def test_what_the_engine_says_reaches_no_terminal(pool: Daemons, model_file: Path) -> None:
+    daemon = pool(str(model_file))
+    assert daemon.stop() == 0
+    assert daemon.lines, "the daemon says itself what it does"
+    assert [line for line in daemon.lines if not line.startswith("aerix")] == []
