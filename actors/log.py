@@ -21,8 +21,11 @@ _RANK = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 def configure(path: Path) -> None:
     """Write the log of this process and of its children to ``path`` (0600). Without it nothing is logged.
 
-    A log over its bound is put aside as ``<name>.1``, in place of the one before.
+    A file that is named in ``AERIX_LOG_FILE`` already stays. A log over its bound is put aside as ``<name>.1``, in
+    place of the one before.
     """
+    if _FILE in os.environ:
+        return
     with suppress(OSError):
         if path.stat().st_size > LOG_FILE.value:
             path.replace(path.with_name(path.name + ".1"))

@@ -131,7 +131,7 @@ def table() -> list[str]:
     rows = [*actors.ROWS, *pool.ROWS, *ROWS]
     width = max(len(row.name) for row in rows)
     return [
-        f"{row.name:{width}}  {row.value:>12,g} {row.unit}; {row.owner}: {row.policy}; {row.outcome}"
+        f"{row.name:{width}}  {row.value:>13,.12g} {row.unit}; {row.owner}: {row.policy}; {row.outcome}"
         f"{f'; set by {row.setting}' if row.setting else ''}{'' if row.built else '; not built yet'}"
         for row in rows
     ]

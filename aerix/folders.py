@@ -21,12 +21,12 @@ def config(env: Mapping[str, str] | None = None) -> Path:
 
 
 def data(env: Mapping[str, str] | None = None) -> Path:
-    """``$XDG_DATA_HOME/aerix``: what is kept, such as models."""
+    """``$XDG_DATA_HOME/aerix``: what is kept: models and sessions."""
     return _base("XDG_DATA_HOME", ".local/share", env) / "aerix"
 
 
 def state(env: Mapping[str, str] | None = None) -> Path:
-    """``$XDG_STATE_HOME/aerix``: sessions and logs."""
+    """``$XDG_STATE_HOME/aerix``: logs."""
     return _base("XDG_STATE_HOME", ".local/state", env) / "aerix"
 
 

@@ -21,6 +21,7 @@ from aerix.actors import (
     whereis,
 )
 from aerix.actors.bounds import START
+from aerix.actors.spawn import wake_living
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.bounds import CANCEL
 from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
@@ -91,7 +92,8 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str, cwd: Path) -
         return end.exit
     finally:
         root.stop()
-        root.join(stop_s)
+        if root.join(stop_s) is None:
+            wake_living()
 
 
 def _home(project: str) -> Path:

@@ -42,9 +42,7 @@ class Output(Actor):
             case Note():
                 complain(event.text)
             case Message() if event.tool is not None:
-                complain(
-                    f"{event.call} {event.tool} {_shown(event.input)}{' — error' if event.error else ''}"
-                )
+                complain(f"{event.call} {event.tool} {_shown(event.input)}{_why(event)}")
             case Message() if not event.kept:
                 complain(f"the turn was cut at {len(event.tokens or ())} tokens and is asked again")
             case SessionEnd() if self._form == "json":
@@ -68,6 +66,15 @@ def complain(text: str) -> None:
     """Say something on standard error; that nobody reads it stops nothing."""
     with suppress(OSError):
         os.write(_STDERR, f"aerix: {text}\n".encode("utf-8", "replace"))
+
+
+def _why(event: Message) -> str:
+    """Why a call failed: the line that says so, else its last one."""
+    if not event.error:
+        return ""
+    lines = event.text.splitlines() or [""]
+    line = next((line for line in lines if line.startswith(("error:", "refused:"))), lines[-1])
+    return f" — {line if len(line) <= _SHOWN_INPUT else line[: _SHOWN_INPUT - 1] + '…'}"
 
 
 def _shown(value: object) -> str:

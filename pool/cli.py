@@ -111,16 +111,13 @@ def _count(text: str) -> int:
 
 def run_pool(args: argparse.Namespace) -> int:
     """``aerix pool``: be the pool, in the foreground, until it is stopped."""
-    import os
-
     from aerix.actors import Refused
     from aerix.actors.log import configure
     from aerix.pool.address import state_dir
     from aerix.pool.bounds import IDLE
     from aerix.pool.daemon import PoolOptions, serve
 
-    if "AERIX_LOG_FILE" not in os.environ:
-        configure(state_dir() / "pool.log")
+    configure(state_dir() / "pool.log")
     try:
         options = PoolOptions(
             socket=_settings(args).socket.absolute(),

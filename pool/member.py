@@ -7,6 +7,7 @@ straight to the connection that asked.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import aerix.pool.protocol as p
@@ -108,6 +109,9 @@ class Member(Actor):
         self._held: deque[tuple[Answer, Any]] = deque()
         self._asked_status: dict[int, Answer] = {}
         self._stopped: str | None = None
+        self._file = model.path
+        self._stamp: tuple[int, ...] = ()
+        self._renewing = False
 
     # --- requests
 
@@ -151,9 +155,13 @@ class Member(Actor):
 
     @on(p.MemberLoad)
     def _load(self, message: p.MemberLoad) -> object:
-        """Answer when ready; a member that had given up tries anew."""
-        if self._info.state == "ready":
+        """Answer when ready; a member that had given up, or whose file is another one now, loads it anew."""
+        if self._info.state == "ready" and self._stamp == _stamp(self._file):
             return p.MemberLoaded(0, self._info)
+        if self._info.state == "ready" and self._worker is not None:
+            self._info = replace(self._info, state="restarting", note="its file has changed")
+            self._renewing = True
+            self._worker.stop(self._info.note)
         if self._info.state == "failed":
             self._window = _new_window()
             self._start("restarting")
@@ -197,6 +205,7 @@ class Member(Actor):
 
     def _start(self, state: _State) -> None:
         self._info = replace(self._info, state=state, pid=0)
+        self._stamp = _stamp(self._file)
         args = replace(self._args, rung=self._rung)
         worker = launch(Worker(self.ref, args), f"worker:{self._info.name}", self.ref)
         self._worker = worker
@@ -221,6 +230,7 @@ class Member(Actor):
             self._info, state="ready", note="", settings=LADDER[self._rung].sentence, pid=message.pid
         )
         self._info = replace(self._info, contexts=0, running=0, waiting=0, **told)
+        self._renewing = False
         self.declare_started()
         self._release()
 
@@ -245,11 +255,18 @@ class Member(Actor):
         self._stopped = None
         if self._ending:
             self.stop("shutdown", self._ending)
+        elif self._renewing and message.started:
+            self._start("restarting")
         elif message.started:
             self._restart(f"its worker ended: {why}")
         elif message.exit.detail.startswith("signal ") and self._rung + 1 < len(LADDER):
             self._rung += 1
             self._start(self._info.state)
+        elif self._renewing:
+            self._renewing = False
+            self._fail(
+                Refused("load_failed", f"{self._info.name} has changed and could not be loaded: {why}")
+            )
         elif self.ref.started.is_set():
             self._restart(f"its worker did not come up: {why}")
         else:
@@ -266,8 +283,7 @@ class Member(Actor):
         delay = self._window.record(self.clock.now())
         if delay is None:
             limit = f"{MEMBER_RESTARTS.count} restarts in {MEMBER_WINDOW.value:g} s were not enough"
-            self._info = replace(self._info, state="failed", pid=0, note=f"{limit}: {why}")
-            self._refuse_held(Refused("member_failed", self._info.note))
+            self._fail(Refused("member_failed", f"{limit}: {why}"))
             return
         self._info = replace(
             self._info, state="restarting", restarts=self._info.restarts + 1, note=why, pid=0
@@ -276,6 +292,11 @@ class Member(Actor):
             self._after(delay, self._start_again)
         else:
             self._start_again()
+
+    def _fail(self, why: Refused) -> None:
+        """Stay, and answer why, until it is loaded again."""
+        self._info = replace(self._info, state="failed", pid=0, note=why.message)
+        self._refuse_held(why)
 
     def _start_again(self) -> None:
         if self._worker is None and self._info.state == "restarting" and not self._ending:
@@ -311,6 +332,15 @@ class Member(Actor):
     @on(Tick)
     def _tick(self, message: Tick) -> None:
         message.token()  # type: ignore[operator]  # only _after sets timers here
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Changes when the file does; empty where there is none."""
+    try:
+        told = path.stat()
+    except OSError:
+        return ()
+    return told.st_ino, told.st_size, told.st_mtime_ns
 
 
 def _new_window() -> RestartWindow:

@@ -130,7 +130,7 @@ def check_gguf(path: Path, size: int | None = None) -> int:
     if head[:4] != _MAGIC:
         raise Refused(
             "model_not_gguf",
-            f"{path} is not a model: a GGUF file begins with 'GGUF', this one with {head[:4]!r}",
+            f"{path} is not a model: a GGUF file begins with 'GGUF', this one with {head[:4].decode('latin-1')!r}",
         )
     version = int.from_bytes(head[4:], "little")
     if version not in _VERSIONS:

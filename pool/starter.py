@@ -65,7 +65,7 @@ def start_daemon(command: list[str], log: Path) -> Starter:
         said_before = os.fstat(out).st_size
         # posix_spawn: no fork in a process with threads, and no object that must outlive the daemon.
         pid = os.posix_spawnp(
-            command[0], command, os.environ, setsid=True, setsigmask=[], setsigdef=[signal.SIGINT, signal.SIGPIPE],
+            command[0], command, _environment(), setsid=True, setsigmask=[], setsigdef=[signal.SIGINT, signal.SIGPIPE],
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, out, 1),
@@ -76,6 +76,11 @@ def start_daemon(command: list[str], log: Path) -> Starter:
         os.close(out)
     started.add(pid)
     return Starter(pid, log, said_before)
+
+
+def _environment() -> dict[str, str]:
+    """The daemon's: it outlives its starter, and keeps a log of its own."""
+    return {name: value for name, value in os.environ.items() if name != "AERIX_LOG_FILE"}
 
 
 def default_command() -> tuple[str, ...]:

@@ -76,7 +76,13 @@ def test_text_is_the_answer_the_diff_and_what_it_leaves_out(values: dict[str, An
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_notes_calls_cut_turns_and_reasons_go_to_standard_error(form: str) -> None:
     result = Message(
-        id="c1", role="user", text="t", call="c1", tool="write", input={"content": "ü" * 200}, error=True
+        id="c1",
+        role="user",
+        text="[write c1]\nerror: no room.\nmore",
+        call="c1",
+        tool="write",
+        input={"content": "ü" * 200},
+        error=True,
     )
     cut = Message(id="t1", role="assistant", text="{", tokens=[1, 2], kept=False)
     failed = end(outcome="failed", reason="no luck", text="", diff="")
@@ -85,8 +91,8 @@ def test_notes_calls_cut_turns_and_reasons_go_to_standard_error(form: str) -> No
     note, call, again, reason = err.splitlines()
     assert note == "aerix: a note"
     assert call.startswith('aerix: c1 write {"content": "üüü')
-    assert call.endswith("ü… — error")
-    assert len(call) < 160
+    assert call.endswith("ü… — error: no room.")
+    assert len(call) < 180
     assert again == "aerix: the turn was cut at 2 tokens and is asked again"
     assert reason == "aerix: failed: no luck"
 

@@ -25,6 +25,7 @@ STUBBORN = "trap '' TERM INT; echo $$ > pid; while :; do sleep 0.05; done"
 PLAYS: dict[str, list[dict[str, Any]]] = {
     "slow": [final("x" * 100, per_token_delay=0.1)],
     "stubborn": [calls(call("bash", command=STUBBORN)), final()],
+    "stopped": [calls(call("bash", command="echo $$ > pid; kill -STOP $PPID; sleep 300")), final()],
     "read": [calls(call("read", path="README.md")), final()],
     "flood": [final("x" * 6000)],
 }
@@ -189,3 +190,18 @@ def test_a_signal_that_is_ignored_at_the_start_stays_ignored(aerix: Aerix) -> No
     running.until("token")
     running.until("token")
     assert cancel(running).code == 130
+
+
+@pytest.mark.rule("process.stopped-runner")
+@pytest.mark.parametrize(("sig", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_runner_that_was_stopped_does_not_outlive_the_program(
+    aerix: Aerix, sig: signal.Signals, code: int
+) -> None:
+    running = aerix.start("-p", "play stopped")
+    pid = pid_in(aerix.cwd / "pid")
+    runner = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    until(lambda: Path(f"/proc/{runner}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    running.send(sig)
+    assert running.end().code == code
+    assert is_gone(pid, 5)
+    assert is_gone(runner, 5)

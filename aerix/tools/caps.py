@@ -31,8 +31,8 @@ def cap(text: str, limit: int, spool: Path) -> Capped:
     The whole is written to ``spool``. Where not even the pointer fits, it alone is the result.
     """
     data = text.encode()
-    if len(data) <= limit:
-        return Capped(text)
+    if len(data) <= max(limit, len(pointer(len(data), spool))):
+        return Capped(text)  # a pointer to it would be no shorter
     try:
         with private_file(spool) as file:
             file.write(head(data, SPOOL.count))

@@ -56,7 +56,7 @@ def grep(ws: Workspace, given: Given) -> Output:
     for path in _paths(ws, given):
         for number, line in search.lines(path):
             if len(found) == limit:
-                return Output("\n".join([*found, f"[stopped at {limit} matches]"]))
+                return Output("\n".join([*found, f"[stopped at {limit} match{'es' * (limit != 1)}]"]))
             found.append(f"{ws.shown(path)}:{number}:{line}")
     notes = [_skipped(search.too_large)] if search.too_large else []
     return Output("\n".join([*(found or ["no matches."]), *notes]))

@@ -14,6 +14,8 @@ from aerix.turn.schema import CALLS, THOUGHT_CHARS, JsonSchema, ToolSpec, check_
 
 DEPTH = 32
 """Levels of nesting that a turn may have; a frame to a tool's process takes 64."""
+EXAMPLE_ANSWER = "<your answer>"
+"""What stands in the example of a final; a small model may copy it, which is no answer."""
 RESERVED = frozenset({"web_fetch", "web_search"})
 """Names that no tool has; every call of one is refused."""
 
@@ -139,6 +141,8 @@ def _dropped(dropped: int, max_calls: int) -> tuple[str, ...]:
 
 def _final_text(value: object, schema: JsonSchema | None) -> str:
     if schema is None:
+        if value == EXAMPLE_ANSWER:
+            raise _Malformed("bad_final", "`final` is the example's text: put your own answer there.")
         if isinstance(value, str) and value:
             return value
         raise _Malformed("bad_final", "`final` must be a string that is not empty.")

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from aerix.turn.parse import TurnError
+from aerix.turn.parse import EXAMPLE_ANSWER, TurnError
 from aerix.turn.schema import CALLS, JsonSchema, ToolSpec
 
 _EXAMPLES = {"string": "…", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
@@ -23,7 +23,7 @@ def tools_section(tools: Sequence[ToolSpec]) -> str:
 
 def turns_section(tools: Sequence[ToolSpec], final: JsonSchema | None = None) -> str:
     """``# Turns``: the shape of an answer, with its example."""
-    answer = _compact({"thought": "I know enough", "final": _example(final) if final else "<your answer>"})
+    answer = _compact({"thought": "I know enough", "final": _example(final) if final else EXAMPLE_ANSWER})
     if not tools:
         return f"# Turns\nAnswer every turn with one JSON object and nothing else:\n{answer}"
     calls = [{"tool": tools[0].name, "input": _example(tools[0].input)}]

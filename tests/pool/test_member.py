@@ -237,3 +237,22 @@ def test_restarts_wait_longer_each_time_and_quiet_time_forgives(
 )
 def test_a_workers_end_is_told_in_one_line(detail: str, said: str) -> None:
     assert _reason(Exit("lost", detail)) == said
+
+
+@pytest.mark.rule("pool.changed-file")
+def test_a_model_whose_file_has_changed_is_loaded_anew(pool: Daemons, script: Scripts, wire: Open) -> None:
+    ref = script({"text": "old"})
+    path = Path(ref.removeprefix("scripted:"))
+    one = greeted(wire, pool(ref).socket)
+    before = info_of(one)["pid"]
+    assert one.ask("MemberLoad", ref=ref)["type"] == "MemberLoaded"
+    assert info_of(one)["pid"] == before, "the same file is not loaded twice"
+    path.write_text(path.read_text().replace("old", "newer"))
+    assert one.ask("MemberLoad", ref=ref)["type"] == "MemberLoaded"
+    assert one.ask("Generate", context=one.create(ref), max_tokens=9)["text"] == "newer"
+    assert info_of(one)["restarts"] == 0
+    path.write_text("nonsense\n")
+    refused = one.ask("MemberLoad", ref=ref)
+    assert refused["code"] == "load_failed"
+    assert "has changed and could not be loaded" in refused["message"]
+    assert one.ask("ContextCreate", member=ref, segments=[])["code"] == "member_failed"

@@ -96,7 +96,7 @@ def test_a_file_that_is_missing_or_no_gguf_is_refused(tmp_path: Path) -> None:
     for name, code, said in [
         ("none.gguf", "model_missing", "is not there"),
         ("folder.gguf", "model_missing", "is a folder"),
-        ("text.gguf", "model_not_gguf", "b'<htm'"),
+        ("text.gguf", "model_not_gguf", "this one with '<htm'"),
         ("empty.gguf", "model_not_gguf", "is not a model"),
         ("new.gguf", "model_not_gguf", "version 99"),
     ]:

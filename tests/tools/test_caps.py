@@ -34,7 +34,7 @@ def test_a_text_over_its_cap_is_cut_with_a_pointer_to_the_whole(tmp_path: Path) 
 
 @pytest.mark.rule("session.private")
 def test_the_spool_is_for_its_owner_only(tmp_path: Path) -> None:
-    cap("x" * 100, 10, tmp_path / "spool/c1.txt")
+    cap("x" * 1000, 10, tmp_path / "spool/c1.txt")
     assert stat.S_IMODE((tmp_path / "spool/c1.txt").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "spool").stat().st_mode) == 0o700
 
@@ -42,7 +42,13 @@ def test_the_spool_is_for_its_owner_only(tmp_path: Path) -> None:
 @pytest.mark.rule("tools.capped")
 def test_where_nothing_fits_the_pointer_alone_is_the_result(tmp_path: Path) -> None:
     spool = tmp_path / "c1.txt"
-    assert cap("x" * 100, 0, spool).text == pointer(100, spool)
+    assert cap("x" * 1000, 0, spool).text == pointer(1000, spool)
+
+
+@pytest.mark.rule("tools.capped")
+def test_a_text_that_is_no_longer_than_its_pointer_stays(tmp_path: Path) -> None:
+    assert cap("error: no such file: x.", 0, tmp_path / "c1.txt").text == "error: no such file: x."
+    assert not (tmp_path / "c1.txt").exists()
 
 
 def test_a_link_in_the_spools_place_is_not_followed(tmp_path: Path) -> None:

@@ -215,3 +215,10 @@ def test_no_text_makes_it_raise(text, final):
 @given(st.text(st.sampled_from('{}[]":,truefalsn0123456789.eE+- \\u d8thoughcalstoinp')))
 def test_no_text_of_json_pieces_makes_it_raise(text):
     assert isinstance(parse(text, [READ]), Turn | TurnError)
+
+
+def test_a_final_that_copies_the_example_is_no_answer() -> None:
+    copied = parse('{"thought":"I know enough","final":"<your answer>"}', [])
+    assert isinstance(copied, TurnError)
+    assert copied.code == "bad_final"
+    assert "example" in copied.message

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from aerix.turn import ToolSpec, TurnError, parse, prompt
+from aerix.turn.parse import EXAMPLE_ANSWER
 
 WEATHER = ToolSpec(
     "weather",
@@ -51,7 +52,7 @@ def test_the_examples_are_turns_themselves(tools):
     examples = [line for line in prompt.turns_section(tools).splitlines() if line.startswith("{")]
     assert (2 if tools else 1) == len(examples)
     for example in examples:
-        assert not isinstance(parse(example, tools), TurnError)
+        assert not isinstance(parse(example.replace(EXAMPLE_ANSWER, "42"), tools), TurnError)
 
 
 def test_the_example_of_a_final_with_a_schema_is_of_that_schema():
