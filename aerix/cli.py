@@ -1,6 +1,7 @@
 """The command line: which command was asked for, and the exit code of its end."""
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -41,6 +42,11 @@ def run(argv: Sequence[str] | None = None) -> int:
             os.open(os.devnull, os.O_WRONLY), 1
         )  # else Python complains at its end about what it holds for it
         return STDOUT_CLOSED
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO):
+            return _crashed(error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _refuse(f"standard output cannot be written: {error.strerror}", FAILED)
     except Exception as error:  # noqa: BLE001  # the user gets a sentence, the program's log the traceback
         return _crashed(error)
     return code
@@ -85,6 +91,8 @@ def _run_command(args: argparse.Namespace) -> int:
         except SettingsError as error:
             return _refuse(str(error))
     _interruptible()
+    if sys.stdout is None:  # closed before the start
+        return STDOUT_CLOSED
     code: int = args.run(args)
     return code
 
@@ -95,11 +103,11 @@ def _interruptible() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _refuse(sentence: str) -> int:
+def _refuse(sentence: str, code: int = USAGE) -> int:
     from aerix.output import complain
 
     complain(sentence)
-    return USAGE
+    return code
 
 
 def _not_built(arguments: list[str]) -> str | None:

@@ -40,7 +40,7 @@ from aerix.pool.bounds import ACCEPT_PAUSE, IDLE, MEMBER_LOAD, MEMBER_RESTARTS, 
 from aerix.pool.connection import CONNECTIONS, MEMBERS, POOL, Connection, member_actor
 from aerix.pool.ladder import LADDER
 from aerix.pool.member import Member
-from aerix.pool.models import ResolvedModel, resolve
+from aerix.pool.models import ResolvedModel, models_dir, resolve
 
 LOAD_FLAGS: dict[str, type] = {
     "window": int, "cells": int, "max_batch": int, "batch": int, "threads": int, "memory": int, "template": str,
@@ -96,7 +96,9 @@ class Members(Supervisor):
         model = resolve(message.ref)
         if not model.present:
             raise Refused(
-                "model_missing", f"{model.name} has not been fetched: run `aerix models pull {model.name}`"
+                "model_missing",
+                f"{model.name} is not in {models_dir()}, where this pool looks: run `aerix models pull {model.name}`; if it"
+                " is elsewhere, run `aerix pool stop`, then run again",
             )
         flags = check_flags(message.flags)
         name = member_name(model.name, flags)

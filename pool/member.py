@@ -46,6 +46,8 @@ from aerix.pool.ladder import LADDER
 from aerix.pool.models import ResolvedModel
 from aerix.pool.workerargs import WorkerArgs
 
+_CRASHES = tuple(f"signal {name}" for name in ("SIGSEGV", "SIGILL", "SIGBUS", "SIGABRT", "SIGFPE", "SIGTRAP"))
+"""Ends that plainer settings may avoid; who was killed (short of memory, by a user) was not at fault."""
 _ON_CONTEXTS = (
     p.ContextAppend, p.ContextReplace, p.ContextRemove, p.ContextFork, p.ContextDrop, p.ContextRead, p.Generate,
 )  # fmt: skip
@@ -259,7 +261,7 @@ class Member(Actor):
             self._start("restarting")
         elif message.started:
             self._restart(f"its worker ended: {why}")
-        elif message.exit.detail.startswith("signal ") and self._rung + 1 < len(LADDER):
+        elif message.exit.detail.startswith(_CRASHES) and self._rung + 1 < len(LADDER):
             self._rung += 1
             self._start(self._info.state)
         elif self._renewing:

@@ -125,3 +125,20 @@ def test_a_working_directory_that_was_removed_is_a_sentence(arguments: list[str]
         done.stderr
         == "aerix: the working directory: No such file or directory; go to a folder that is there\n"
     )
+
+
+@pytest.mark.rule("headless.closed-stdout")
+@pytest.mark.parametrize("command", ["bounds", "settings show", "models list"])
+def test_a_command_whose_output_cannot_be_written_says_so(command: str) -> None:
+    line = f"{sys.executable} -P -m aerix {command}"
+    full = subprocess.run(
+        ["sh", "-c", f"{line} > /dev/full"], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (full.returncode, full.stderr) == (
+        1,
+        "aerix: standard output cannot be written: No space left on device\n",
+    )
+    closed = subprocess.run(
+        ["sh", "-c", f"{line} >&-"], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (closed.returncode, closed.stderr) == (141, "")

@@ -102,3 +102,10 @@ def test_what_is_no_prompt_is_refused_with_what_to_do(argument: str, piped: byte
     kind, text, _ = ask(argument, piped, AERIX_BOUND_HEADLESS_STDIN="100")
     assert kind == "bad"
     assert why in text
+
+
+def test_a_prompt_that_is_not_text_is_refused() -> None:
+    from aerix.stdin import BadPrompt, prompt_of
+
+    with pytest.raises(BadPrompt, match="not UTF-8"):
+        prompt_of("bad \udcff prompt")
