@@ -111,8 +111,8 @@ def test_what_ignores_term_is_killed_with_its_whole_tree(short_term: None, run: 
     )
     result = run("bash", command=command, timeout_secs=1)
     assert result.text == "[timeout after 1s]"
-    assert is_gone(pid_in(ws.cwd / "inner"), 0)
-    assert is_gone(pid_in(ws.cwd / "escaped"), 0)
+    assert is_gone(pid_in(ws.cwd / "inner"), 2)
+    assert is_gone(pid_in(ws.cwd / "escaped"), 2)
 
 
 @pytest.mark.rule("bounds.bash")
@@ -234,7 +234,7 @@ def test_a_cancelled_command_ends_within_a_second(asker: Ref, ws: Workspace) -> 
     )
     assert (result.text, result.error) == ("begun\n[cancelled]", True)
     assert took < 1
-    assert is_gone(pid_in(ws.cwd / "pid"), 0)
+    assert is_gone(pid_in(ws.cwd / "pid"), 2)
 
 
 @pytest.mark.rule("tools.grep-bad-pattern")
@@ -277,7 +277,7 @@ def test_a_stop_ends_the_running_command(runner: Ref, ws: Workspace) -> None:
     assert exit_ is not None
     assert exit_.kind == "shutdown"
     assert time.monotonic() - began < 1
-    assert is_gone(pid, 0)
+    assert is_gone(pid, 2)
 
 
 @pytest.mark.rule("tools.in-a-child")
@@ -287,7 +287,7 @@ def test_signals_to_the_runner_leave_nothing_behind(runner: Ref, run: Run, ws: W
     exit_ = runner.join(5)
     assert exit_ is not None
     assert (exit_.kind, exit_.detail) == ("lost", "signal SIGTERM")
-    assert is_gone(pid_in(ws.cwd / "pid"), 0)
+    assert is_gone(pid_in(ws.cwd / "pid"), 2)
 
 
 @pytest.fixture
