@@ -4,16 +4,12 @@
 """
 
 import argparse
-import sys
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from aerix.pool.client import PoolSettings
-    from aerix.pool.protocol import MemberInfo, PoolStatus
-
-_FAILED, _UNREACHABLE = 1, 4
+from aerix.pool.cli_output import UNREACHABLE as _UNREACHABLE
+from aerix.pool.cli_output import complain as _complain
+from aerix.pool.cli_output import note as _note
+from aerix.pool.cli_output import out as _out
+from aerix.pool.cli_pool import add_pool
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -21,64 +17,8 @@ def add_parsers(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
     ``namespace.pool_settings``, where the caller sets it, says which pool; ``--socket`` wins.
     """
-    _add_pool(subparsers)
+    add_pool(subparsers)
     _add_models(subparsers)
-
-
-def _add_pool(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    pool = subparsers.add_parser("pool", help="run the model pool, or ask the one that runs")
-    _add_serving(pool)
-    pool.add_argument(
-        "--foreground", action="store_true", help="stay in the foreground (the default without a command)"
-    )
-    pool.set_defaults(run=run_pool, pool_settings=None)
-    commands = pool.add_subparsers(metavar="start | status | stop")
-    start = commands.add_parser("start", help="start the pool in the background, unless it runs")
-    _add_serving(start, again=True)
-    start.set_defaults(run=run_start)
-    status = commands.add_parser(
-        "status", help="show the members, their windows, restarts, queues and contexts"
-    )
-    status.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_socket(status, again=True)
-    status.set_defaults(run=run_status)
-    stop = commands.add_parser("stop", help="stop the pool; agents that run lose one prefill each")
-    _add_socket(stop, again=True)
-    stop.set_defaults(run=run_stop)
-
-
-def _add_socket(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
-    """``--socket``; a command's own parser must not reset what stood before the command."""
-    default = argparse.SUPPRESS if again else None
-    parser.add_argument("--socket", type=Path, metavar="PATH", default=default, help="the pool's Unix socket")
-
-
-def _add_serving(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
-    nothing = argparse.SUPPRESS if again else None
-    _add_socket(parser, again=again)
-    parser.add_argument(
-        "--load", action="append", metavar="REF", default=nothing,
-        help="load this model before the socket appears; may be given again",
-    )  # fmt: skip
-    parser.add_argument(
-        "--idle-timeout", type=_seconds, metavar="S", default=nothing,
-        help="end after S seconds without a connection (1800; 0: never)",
-    )  # fmt: skip
-    for flag, meaning in _NUMBERS.items():
-        parser.add_argument(f"--{flag}", type=_count, metavar="N", default=nothing, help=meaning)
-    parser.add_argument(
-        "--template", type=Path, metavar="FILE", default=nothing, help="a chat template for every model"
-    )
-
-
-_NUMBERS = {
-    "window": "rows a context may take",
-    "cells": "rows of all contexts together",
-    "max-batch": "generations at once in a batch",
-    "batch": "rows computed in one step",
-    "threads": "threads to compute with",
-    "memory": "bytes that the rows may take",
-}
 
 
 def _add_models(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -90,172 +30,6 @@ def _add_models(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     pull = commands.add_parser("pull", help="fetch a model of the catalogue")
     pull.add_argument("name")
     pull.set_defaults(run=run_models_pull)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-# --- aerix pool ---------------------------------------------------------------------------------------------------
-
-
-def run_pool(args: argparse.Namespace) -> int:
-    """``aerix pool``: be the pool, in the foreground, until it is stopped."""
-    from aerix.actors import Refused
-    from aerix.actors.log import configure
-    from aerix.pool.address import state_dir
-    from aerix.pool.bounds import IDLE
-    from aerix.pool.daemon import PoolOptions, serve
-
-    configure(state_dir() / "pool.log")
-    try:
-        options = PoolOptions(
-            socket=_settings(args).socket.absolute(),
-            load=tuple(_fetched(ref) for ref in args.load or ()),
-            flags=tuple(_load_flags(args).items()),
-            idle_timeout_s=IDLE.value if args.idle_timeout is None else args.idle_timeout,
-            version=_version(),
-        )
-    except Refused as refusal:
-        return _complain(refusal.message, _UNREACHABLE)
-    return serve(options, _say)
-
-
-def _fetched(ref: str) -> Any:
-    from aerix.pool.models import ensure_model
-
-    return ensure_model(ref, _say)
-
-
-def _load_flags(args: argparse.Namespace) -> dict[str, Any]:
-    from aerix.actors import Refused
-
-    names = [flag.replace("-", "_") for flag in _NUMBERS]
-    flags: dict[str, Any] = {name: value for name in names if (value := getattr(args, name)) is not None}
-    if args.template is not None:
-        try:
-            flags["template"] = args.template.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise Refused("bad_flags", f"the template {args.template} cannot be read: {error}") from None
-    return flags
-
-
-def run_start(args: argparse.Namespace) -> int:
-    """``aerix pool start``: find a pool, or start one and wait until it answers."""
-    from aerix.actors import Refused
-    from aerix.pool.client import Connect
-    from aerix.pool.models import ensure_model
-
-    try:
-        loads = [ensure_model(ref, _note).name for ref in args.load or ()]
-        settings = _settings(args, load=tuple(loads), flags=tuple(_start_flags(args)))
-        welcome = _ask(settings, Connect(), settings.start_timeout_s + 1)
-    except Refused as refusal:
-        return _complain(refusal.message, _code(refusal))
-    _out(f"the pool answers on {settings.socket} (process {welcome.pid})")
-    return 0
-
-
-def _start_flags(args: argparse.Namespace) -> list[str]:
-    flags = [] if args.idle_timeout is None else ["--idle-timeout", f"{args.idle_timeout:g}"]
-    for flag in _NUMBERS:
-        if (value := getattr(args, flag.replace("-", "_"))) is not None:
-            flags += [f"--{flag}", str(value)]
-    return flags if args.template is None else [*flags, "--template", str(args.template.absolute())]
-
-
-def run_status(args: argparse.Namespace) -> int:
-    """``aerix pool status``: what the pool holds and does."""
-    from aerix.actors import Refused
-    from aerix.pool.bounds import CONTROL
-    from aerix.pool.protocol import CODEC, Status
-
-    settings = _settings(args, autostart=False)
-    try:
-        status = _ask(settings, Status(0), CONTROL.value + 1)
-    except Refused as refusal:
-        return _complain(refusal.message, _code(refusal))
-    if args.json:
-        import json
-
-        plain = CODEC.encode(status)
-        _out(json.dumps({key: value for key, value in plain.items() if key not in ("type", "id")}))
-    else:
-        _out("\n".join(_status_lines(status)))
-    return 0
-
-
-def _status_lines(status: "PoolStatus") -> list[str]:
-    up = f"up {_duration(status.uptime_secs)}"
-    head = f"pool {status.pool} on {status.socket}: process {status.pid}, {up}, connections: {status.connections}"
-    return [head, *(line for member in status.members for line in _member_lines(member))] + (
-        [] if status.members else ["no member is loaded"]
-    )
-
-
-def _member_lines(member: "MemberInfo") -> list[str]:
-    numbers = (
-        f"window {member.window}, cells {member.cells}, threads {member.threads}, contexts {member.contexts}, "
-        f"running {member.running}, waiting {member.waiting}, restarts {member.restarts}, process {member.pid}"
-    )
-    notes = [f"    {note}" for note in (member.settings, member.note) if note]
-    return [f"  {member.name}: {member.state}", f"    {numbers}", *notes]
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def run_stop(args: argparse.Namespace) -> int:
-    """``aerix pool stop``: ask it to go; a pool that does not answer, or has not come up yet, gets SIGTERM, then SIGKILL."""
-    from aerix.pool.stop import stop_pool
-
-    return stop_pool(_settings(args, autostart=False), _out, lambda text: _complain(text, _UNREACHABLE))
-
-
-def _settings(args: argparse.Namespace, **changes: Any) -> "PoolSettings":
-    from dataclasses import replace
-
-    from aerix.pool.address import default_socket
-    from aerix.pool.client import PoolSettings
-
-    known = args.pool_settings or PoolSettings(default_socket())
-    if args.socket is not None:
-        changes["socket"] = args.socket.absolute()
-    return replace(known, **changes)
-
-
-def _ask(settings: "PoolSettings", request: Any, deadline_s: float) -> Any:
-    """Ask the pool one thing. Raises Refused."""
-    from aerix.actors import DeadlineExceeded, Refused, start
-    from aerix.pool.client import PoolLink
-
-    link = start(PoolLink(settings), "pool-link")
-    try:
-        return link.ask(request, deadline_s)
-    except DeadlineExceeded as error:
-        raise Refused("pool_silent", str(error)) from None
-    finally:
-        link.stop()
-        link.join(1.0)
-
-
-def _code(refusal: Any) -> int:
-    from aerix.pool.client import POOL_UNREACHABLE
-
-    return _UNREACHABLE if refusal.code in POOL_UNREACHABLE else _FAILED
 
 
 # --- aerix models -------------------------------------------------------------------------------------------------
@@ -289,31 +63,3 @@ def run_models_pull(args: argparse.Namespace) -> int:
         return _complain(refusal.message, _UNREACHABLE)
     _out(f"{model.name} is at {model.path}")
     return 0
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("aerix")
-    except PackageNotFoundError:  # run from a folder, not installed
-        return "uninstalled"
-
-
-def _out(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-
-
-def _say(text: str) -> None:
-    with suppress(OSError):  # whoever started the pool may have closed its end; the pool goes on
-        sys.stderr.write(f"aerix pool: {text}\n")
-        sys.stderr.flush()
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"aerix: {text}\n")
-
-
-def _complain(text: str, code: int) -> int:
-    sys.stderr.write(f"aerix: {text}\n")
-    return code

@@ -30,7 +30,7 @@ POOL_UNREACHABLE = frozenset({
 """Refusals that mean: no pool or no model (exit code 4)."""
 
 _REQUESTS = frozenset((*p.REQUESTS, Connect)) - {p.Hello, p.Cancel}
-_NEVER_START = (p.Status, p.StopPool)
+_NEVER_START = (p.Status, p.StopPool, p.MemberUnload)
 
 
 @dataclass(slots=True, eq=False)
@@ -211,6 +211,8 @@ class PoolLink(Actor):
     def _note(self, asked: _Asked, outcome: Any) -> None:
         if isinstance(outcome, p.MemberLoaded):
             self._loads[outcome.member.name] = replace(asked.message, id=0)
+        elif isinstance(asked.message, p.MemberUnload):
+            self._loads.pop(asked.message.member, None)
         elif asked.unwanted and isinstance(asked.message, (p.ContextCreate, p.ContextFork)) and self._control:
             self._control.send(p.ContextDrop(0, outcome.context))
 
@@ -224,11 +226,10 @@ class PoolLink(Actor):
     # --- the connection comes and goes
 
     def greeted(self, line: Line, welcome: p.Welcome) -> None:
-        """Connected; a daemon that is new to us first loads what the last one had loaded for us."""
-        same = self._welcome is not None and self._welcome.pid == welcome.pid
+        """Connected: what was loaded for us is loaded again first. Found loaded, it is ours to use again."""
         line.listener = self
         self._control, self._welcome, self._dialling = line, welcome, False
-        self._to_load = deque(() if same else self._loads.values())
+        self._to_load = deque(self._loads.values())
         self._load_next()
         self._go_on()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aerix.pool.protocol as p
-from aerix.actors import Actor, Call, Exit, Gone, Piece, Ref, Refused, Reply, Stop, Tick, on, whereis
+from aerix.actors import Actor, Call, Exit, Gone, Piece, Ref, Refused, Reply, Stop, System, Tick, on, whereis
 from aerix.actors.wire import Plain, WireError
 from aerix.pool.bounds import HELLO
 from aerix.pool.line import Line
@@ -31,6 +31,22 @@ _CODES = {
 def member_actor(name: str) -> str:
     """The name of a member's actor."""
     return f"member:{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Uses(System):
+    """To the members: a connection has begun to use a member, or (None) has closed and uses none any more."""
+
+    connection: int
+    member: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """To the members: a connection, which has no context on the member, wants it unloaded."""
+
+    connection: int
+    member: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,8 @@ class Connection(Actor):
         self._open: dict[int, _Open] = {}
         self._contexts: dict[str, str] = {}
         """The member of each context of this control connection."""
+        self._used: set[str] = set()
+        """The members that this control connection has loaded, or made a context on."""
 
     def setup(self) -> None:
         """Wait for Hello, for so long."""
@@ -178,18 +196,34 @@ class Connection(Actor):
             self._ask(self._owner, request, _Owned(request))
         elif isinstance(request, (p.MemberLoad, p.MemberList)):
             self._ask(_service(MEMBERS), request)
+        elif isinstance(request, p.MemberUnload):
+            self._unload(request)
         elif isinstance(request, p.Status):
             self._ask(_service(CONNECTIONS), request)
         elif isinstance(request, p.StopPool):
             self._line.send(p.Ok(request.id))
             _service(POOL).stop("stopped by a client")
         elif isinstance(request, p.ContextCreate):
-            self._ask(_member(request.member), request).member = request.member
+            ref = _member(request.member)
+            self._use(request.member)
+            self._ask(ref, request).member = request.member
         elif hasattr(request, "context"):
             name = self._member_of(request.context)
             self._ask(_member(name), request).member = name
         else:
             raise Refused("unexpected_message", f"{type(request).__name__} is no request, or came twice")
+
+    def _use(self, name: str) -> None:
+        if name not in self._used:
+            self._used.add(name)
+            _service(MEMBERS).tell_if_alive(Uses(self._number, name))
+
+    def _unload(self, request: p.MemberUnload) -> None:
+        if request.member in self._contexts.values():
+            raise Refused(
+                "member_in_use", f"{request.member} has contexts of this connection; drop them first"
+            )
+        self._ask(_service(MEMBERS), request, Unload(self._number, request.member))
 
     def _ask(self, ref: Ref, request: Any, message: Any = None) -> _Open:
         call = self.request(ref, message or request)
@@ -235,6 +269,10 @@ class Connection(Actor):
             self._contexts[answer.context] = one.member
         elif isinstance(one.request, p.ContextDrop):
             self._contexts.pop(one.request.context, None)
+        elif isinstance(one.request, p.MemberLoad):
+            self._use(answer.member.name)
+        elif isinstance(one.request, p.MemberUnload):
+            self._used.discard(one.request.member)
 
     # --- the end
 
@@ -250,6 +288,8 @@ class Connection(Actor):
                 _member(name).tell(p.ContextDrop(0, context))
             except Refused:  # the member has ended, and its contexts with it
                 continue
+        if self._used and (members := whereis(MEMBERS)):
+            members.tell_if_alive(Uses(self._number, None))
 
 
 def _member(name: str) -> Ref:

@@ -10,21 +10,16 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import aerix.pool.protocol as p
 from aerix.actors import (
     Actor,
-    Answer,
     ChildSpec,
     Exit,
     Gone,
-    Intensity,
     Ref,
     Refused,
-    Reply,
     StartChild,
     Supervisor,
     Tick,
@@ -32,152 +27,13 @@ from aerix.actors import (
     on,
     whereis,
 )
-from aerix.actors.bounds import CHILD_STOP, CHILD_TERM
 from aerix.actors.os_linux import peer_uid
 from aerix.actors.wire import pack
 from aerix.pool.address import Lock, holder, listen
-from aerix.pool.bounds import ACCEPT_PAUSE, IDLE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, OPEN
-from aerix.pool.connection import CONNECTIONS, MEMBERS, POOL, Connection, member_actor
+from aerix.pool.bounds import ACCEPT_PAUSE, MEMBER_LOAD, OPEN
+from aerix.pool.connection import CONNECTIONS, MEMBERS, POOL, Connection
 from aerix.pool.ladder import LADDER
-from aerix.pool.member import Member
-from aerix.pool.models import ResolvedModel, models_dir, resolve
-
-LOAD_FLAGS: dict[str, type] = {
-    "window": int, "cells": int, "max_batch": int, "batch": int, "threads": int, "memory": int, "template": str,
-}  # fmt: skip
-"""The flags of a load: WorkerArgs' fields that a client may set."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolOptions:
-    """What a daemon is started with."""
-
-    socket: Path
-    load: tuple[ResolvedModel, ...] = ()
-    flags: tuple[tuple[str, Any], ...] = ()
-    """Load flags that hold for every member where its own say nothing."""
-    idle_timeout_s: float = field(default_factory=lambda: IDLE.value)
-    version: str = "0"
-
-
-@dataclass(frozen=True, slots=True)
-class _PoolStatus:
-    """A Status, on its way from the connections to the members."""
-
-    connections: int
-
-
-class Members(Supervisor):
-    """The loaded models. Loads one on request, and gathers what each tells about itself."""
-
-    def __init__(self, options: PoolOptions) -> None:
-        self._options = options
-        self._since = self.clock.now()
-        self._starting: dict[str, list[Answer]] = {}
-        """Who waits for the start of a member, by the member's name, and below, the request for that start."""
-        self._starts: dict[int, str] = {}
-        self._gathers: list[_Gather] = []
-        specs = [self._spec(model.name, model, {}) for model in options.load]
-        super().__init__(specs, intensity=Intensity(MEMBER_RESTARTS.count, MEMBER_WINDOW.value))
-
-    def _spec(self, name: str, model: ResolvedModel, flags: dict[str, Any]) -> ChildSpec:
-        flags = {**dict(self._options.flags), **flags}
-        return ChildSpec(
-            member_actor(name),
-            lambda: Member(name, model, flags),
-            restart="transient",
-            grace_s=CHILD_STOP.value + CHILD_TERM.value + 1,
-            start_timeout_s=MEMBER_LOAD.value * (len(LADDER) + 1),
-        )
-
-    @on(p.MemberLoad)
-    def _load(self, message: p.MemberLoad) -> None:
-        """Load a model; found loaded, or loading, it answers itself."""
-        model = resolve(message.ref)
-        if not model.present:
-            raise Refused(
-                "model_missing",
-                f"{model.name} is not in {models_dir()}, where this pool looks: run `aerix models pull {model.name}`; if it"
-                " is elsewhere, run `aerix pool stop`, then run again",
-            )
-        flags = check_flags(message.flags)
-        name = member_name(model.name, flags)
-        if name in self._starting:
-            self._starting[name].append(self.later())
-        elif (ref := whereis(member_actor(name))) is not None:
-            self.forward(ref, message)
-        else:
-            self._starts[self.request(self.ref, StartChild(self._spec(name, model, flags))).token] = name
-            self._starting[name] = [self.later()]
-
-    @on(Reply)
-    def _came(self, message: Reply) -> None:
-        if message.token in self._starts:
-            self._member_started(self._starts.pop(message.token), message)
-            return
-        for gather in [one for one in self._gathers if message.token in one.missing]:
-            gather.missing.discard(message.token)
-            if message.value is not None:
-                gather.found.append(message.value)
-            self._if_gathered(gather)
-
-    def _member_started(self, name: str, reply: Reply) -> None:
-        for answer in self._starting.pop(name):
-            if reply.error is None:
-                reply.value.send(p.MemberLoad(0, ""), answer)
-            else:
-                why = reply.error.message.rpartition(" did not start: ")[2]
-                answer.refuse(Refused("load_failed", f"{name} could not be loaded: {why}"))
-
-    # --- what the members tell
-
-    @on(p.MemberList)
-    def _list(self, _: p.MemberList) -> None:
-        self._gather(p.Members(0, []))
-
-    @on(_PoolStatus)
-    def _status(self, message: _PoolStatus) -> None:
-        uptime, path = self.clock.now() - self._since, str(self._options.socket)
-        self._gather(
-            p.PoolStatus(0, self._options.version, os.getpid(), uptime, path, message.connections, [])
-        )
-
-    def _gather(self, blank: "p.Members | p.PoolStatus") -> None:
-        refs = [child.ref for child in self._children.values() if child.ref is not None]
-        gather = _Gather(self.later(), blank, {self.request(ref, p.MemberList(0)).token for ref in refs}, [])
-        self._gathers.append(gather)
-        self._if_gathered(gather)
-
-    def _if_gathered(self, gather: "_Gather") -> None:
-        if not gather.missing:
-            self._gathers.remove(gather)
-            found = sorted(gather.found, key=lambda info: info.name)
-            gather.answer.reply(replace(gather.blank, members=found))
-
-
-@dataclass(slots=True, eq=False)
-class _Gather:
-    answer: Answer
-    blank: "p.Members | p.PoolStatus"
-    missing: set[int]
-    found: list[p.MemberInfo]
-
-
-def member_name(ref: str, flags: dict[str, Any]) -> str:
-    """A member is named by its reference, and the flags that its load set."""
-    return " ".join([ref, *(f"{key}={flags[key]}" for key in sorted(flags))])
-
-
-def check_flags(flags: dict[str, Any]) -> dict[str, Any]:
-    """The flags of a load as they are. Raises Refused ``bad_flags``."""
-    for key, value in flags.items():
-        if key not in LOAD_FLAGS:
-            raise Refused("bad_flags", f"a load has no flag {key!r:.64}; it has {', '.join(LOAD_FLAGS)}")
-        if type(value) is not LOAD_FLAGS[key]:
-            raise Refused(
-                "bad_flags", f"the flag {key} of a load takes {LOAD_FLAGS[key].__name__}, not {value!r:.64}"
-            )
-    return flags
+from aerix.pool.members import Members, PoolOptions, StatusOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +99,7 @@ class Connections(Supervisor):
         members = whereis(MEMBERS)
         if members is None:
             raise Gone("the pool's members")
-        self.forward(members, _PoolStatus(self._connected))
+        self.forward(members, StatusOf(self._connected))
 
 
 class Listener(Actor):

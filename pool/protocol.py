@@ -127,6 +127,14 @@ class MemberLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberUnload:
+    """Unload a member; answered by ``Ok`` when its memory is free. One in use is refused with ``member_in_use``."""
+
+    id: int
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberList:
     """Asks for ``Members``."""
 
@@ -352,8 +360,8 @@ class Error:
 
 
 REQUESTS = (
-    Hello, MemberLoad, MemberList, ContextCreate, ContextAppend, ContextReplace, ContextRemove, ContextFork,
-    ContextDrop, ContextRead, Generate, Cancel, Status, StopPool,
+    Hello, MemberLoad, MemberUnload, MemberList, ContextCreate, ContextAppend, ContextReplace, ContextRemove,
+    ContextFork, ContextDrop, ContextRead, Generate, Cancel, Status, StopPool,
 )  # fmt: skip
 ANSWERS = (
     Welcome, MemberLoaded, Members, ContextState, ContextText, Progress, Token, Done, Ok, PoolStatus, Error,

@@ -1,0 +1,192 @@
+"""Members: the supervisor of the loaded models. Loads one on request, unloads one, and tells what each is and does."""
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import aerix.pool.protocol as p
+from aerix.actors import (
+    Answer,
+    ChildSpec,
+    Intensity,
+    Refused,
+    Reply,
+    StartChild,
+    StopChild,
+    Supervisor,
+    on,
+    whereis,
+)
+from aerix.actors.bounds import CHILD_STOP, CHILD_TERM
+from aerix.pool.bounds import IDLE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW
+from aerix.pool.connection import Unload, Uses, member_actor
+from aerix.pool.ladder import LADDER
+from aerix.pool.member import Member
+from aerix.pool.models import ResolvedModel, models_dir, resolve
+
+LOAD_FLAGS: dict[str, type] = {
+    "window": int, "cells": int, "max_batch": int, "batch": int, "threads": int, "memory": int, "template": str,
+}  # fmt: skip
+"""The flags of a load: WorkerArgs' fields that a client may set."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """What a daemon is started with."""
+
+    socket: Path
+    load: tuple[ResolvedModel, ...] = ()
+    flags: tuple[tuple[str, Any], ...] = ()
+    """Load flags that hold for every member where its own say nothing."""
+    idle_timeout_s: float = field(default_factory=lambda: IDLE.value)
+    version: str = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusOf:
+    """A Status, on its way from the connections to the members."""
+
+    connections: int
+
+
+class Members(Supervisor):
+    """The loaded models. Loads one on request, unloads one that nobody uses, gathers what each tells about itself."""
+
+    def __init__(self, options: PoolOptions) -> None:
+        self._options = options
+        self._since = self.clock.now()
+        self._starting: dict[str, list[Answer]] = {}
+        """Who waits for the start of a member, by the member's name, and below, the request for that start."""
+        self._starts: dict[int, str] = {}
+        self._users: dict[str, set[int]] = {}
+        """The connections that use a member, by its name."""
+        self._stops: dict[int, Answer] = {}
+        """Who waits for the end of a member, by the request for it."""
+        self._gathers: list[_Gather] = []
+        specs = [self._spec(model.name, model, {}) for model in options.load]
+        super().__init__(specs, intensity=Intensity(MEMBER_RESTARTS.count, MEMBER_WINDOW.value))
+
+    def _spec(self, name: str, model: ResolvedModel, flags: dict[str, Any]) -> ChildSpec:
+        flags = {**dict(self._options.flags), **flags}
+        return ChildSpec(
+            member_actor(name),
+            lambda: Member(name, model, flags),
+            restart="transient",
+            grace_s=CHILD_STOP.value + CHILD_TERM.value + 1,
+            start_timeout_s=MEMBER_LOAD.value * (len(LADDER) + 1),
+        )
+
+    @on(p.MemberLoad)
+    def _load(self, message: p.MemberLoad) -> None:
+        """Load a model; found loaded, or loading, it answers itself."""
+        model = resolve(message.ref)
+        if not model.present:
+            raise Refused(
+                "model_missing",
+                f"{model.name} is not in {models_dir()}, where this pool looks: run `aerix models pull {model.name}`; if it"
+                " is elsewhere, run `aerix pool stop`, then run again",
+            )
+        flags = check_flags(message.flags)
+        name = member_name(model.name, flags)
+        if name in self._starting:
+            self._starting[name].append(self.later())
+        elif (ref := whereis(member_actor(name))) is not None:
+            self.forward(ref, message)
+        else:
+            self._starts[self.request(self.ref, StartChild(self._spec(name, model, flags))).token] = name
+            self._starting[name] = [self.later()]
+
+    @on(Uses)
+    def _used(self, message: Uses) -> None:
+        if message.member is not None:
+            self._users.setdefault(message.member, set()).add(message.connection)
+            return
+        for users in self._users.values():
+            users.discard(message.connection)
+
+    @on(Unload)
+    def _unload(self, message: Unload) -> None:
+        """End a member; answered when its worker is gone."""
+        name = message.member
+        if name in self._starting:
+            raise Refused("member_in_use", f"{name} is being loaded")
+        if whereis(member_actor(name)) is None:
+            raise Refused("unknown_member", f"the pool has no member {name!r:.200}")
+        others = self._users.get(name, set()) - {message.connection}
+        if others:
+            raise Refused("member_in_use", f"{name} is in use: connections {len(others)}")
+        self._users.pop(name, None)
+        self._stops[self.request(self.ref, StopChild(member_actor(name))).token] = self.later()
+
+    @on(Reply)
+    def _came(self, message: Reply) -> None:
+        if message.token in self._starts:
+            self._member_started(self._starts.pop(message.token), message)
+            return
+        if message.token in self._stops:
+            self._stops.pop(message.token).reply(p.Ok(0))
+            return
+        for gather in [one for one in self._gathers if message.token in one.missing]:
+            gather.missing.discard(message.token)
+            if message.value is not None:
+                gather.found.append(message.value)
+            self._if_gathered(gather)
+
+    def _member_started(self, name: str, reply: Reply) -> None:
+        for answer in self._starting.pop(name):
+            if reply.error is None:
+                reply.value.send(p.MemberLoad(0, ""), answer)
+            else:
+                why = reply.error.message.rpartition(" did not start: ")[2]
+                answer.refuse(Refused("load_failed", f"{name} could not be loaded: {why}"))
+
+    # --- what the members tell
+
+    @on(p.MemberList)
+    def _list(self, _: p.MemberList) -> None:
+        self._gather(p.Members(0, []))
+
+    @on(StatusOf)
+    def _status(self, message: StatusOf) -> None:
+        uptime, path = self.clock.now() - self._since, str(self._options.socket)
+        self._gather(
+            p.PoolStatus(0, self._options.version, os.getpid(), uptime, path, message.connections, [])
+        )
+
+    def _gather(self, blank: "p.Members | p.PoolStatus") -> None:
+        refs = [child.ref for child in self._children.values() if child.ref is not None]
+        gather = _Gather(self.later(), blank, {self.request(ref, p.MemberList(0)).token for ref in refs}, [])
+        self._gathers.append(gather)
+        self._if_gathered(gather)
+
+    def _if_gathered(self, gather: "_Gather") -> None:
+        if not gather.missing:
+            self._gathers.remove(gather)
+            found = sorted(gather.found, key=lambda info: info.name)
+            gather.answer.reply(replace(gather.blank, members=found))
+
+
+@dataclass(slots=True, eq=False)
+class _Gather:
+    answer: Answer
+    blank: "p.Members | p.PoolStatus"
+    missing: set[int]
+    found: list[p.MemberInfo]
+
+
+def member_name(ref: str, flags: dict[str, Any]) -> str:
+    """A member is named by its reference, and the flags that its load set."""
+    return " ".join([ref, *(f"{key}={flags[key]}" for key in sorted(flags))])
+
+
+def check_flags(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags of a load as they are. Raises Refused ``bad_flags``."""
+    for key, value in flags.items():
+        if key not in LOAD_FLAGS:
+            raise Refused("bad_flags", f"a load has no flag {key!r:.64}; it has {', '.join(LOAD_FLAGS)}")
+        if type(value) is not LOAD_FLAGS[key]:
+            raise Refused(
+                "bad_flags", f"the flag {key} of a load takes {LOAD_FLAGS[key].__name__}, not {value!r:.64}"
+            )
+    return flags

@@ -1,0 +1,144 @@
+"""The members of a pool: loading, unloading, and who uses which."""
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from aerix.pool import protocol as p
+from tests.pool.daemons import PATIENCE, Clients, Daemons, Scripts, Wire
+from tests.pool.test_cli import aerix
+from tests.pool.test_daemon import wait_gone
+
+Open = Callable[..., Wire]
+
+
+def members(one: Wire) -> dict[str, dict[str, object]]:
+    return {member["name"]: member for member in one.ask("MemberList")["members"]}
+
+
+@pytest.mark.rule("models.unload")
+def test_a_member_that_nobody_uses_is_unloaded_and_its_process_is_gone(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    ref, other = script(), script()
+    one = wire(pool(ref, other).socket)
+    one.hello()
+    worker = members(one)[ref]["pid"]
+    assert isinstance(worker, int)
+    assert one.ask("MemberUnload", member=ref)["type"] == "Ok"
+    wait_gone(worker)
+    assert list(members(one)) == [other]
+    assert one.ask("ContextCreate", member=ref, segments=[])["code"] == "unknown_member"
+    assert one.ask("MemberLoad", ref=ref)["member"]["state"] == "ready"
+    assert one.create(ref)
+
+
+@pytest.mark.rule("models.unload")
+def test_a_member_in_use_is_not_unloaded(pool: Daemons, script: Scripts, wire: Open) -> None:
+    ref = script({"text": "fine"})
+    one, two = wire(pool(ref).socket), wire(pool.socket)
+    one.hello()
+    two.hello()
+    context = one.create(ref)
+    for asker, why in ((one, "has contexts of this connection"), (two, "is in use: connections 1")):
+        refused = asker.ask("MemberUnload", member=ref)
+        assert refused["code"] == "member_in_use"
+        assert why in refused["message"]
+    assert one.ask("Generate", context=context, max_tokens=9)["text"] == "fine"
+    two.ask("MemberLoad", ref=ref)
+    one.close()
+    while (refused := two.ask("MemberUnload", member=ref))[
+        "type"
+    ] != "Ok":  # until the end of `one` was noticed
+        assert refused["code"] == "member_in_use"
+
+
+@pytest.mark.rule("models.unload")
+def test_a_member_that_is_loading_or_unknown_is_refused(pool: Daemons, script: Scripts, wire: Open) -> None:
+    ref = script()
+    one, two = wire(pool().socket), wire(pool.socket)
+    one.hello()
+    two.hello()
+    assert one.ask("MemberUnload", member=ref)["code"] == "unknown_member"
+    load = one.send("MemberLoad", ref=ref)
+    refused = one.ask("MemberUnload", member=ref)
+    assert (refused["code"], refused["message"]) == ("member_in_use", f"{ref} is being loaded")
+    answer = one.get()
+    assert answer is not None
+    assert (answer["type"], answer["id"]) == ("MemberLoaded", load)
+
+
+def test_a_context_that_was_being_made_while_its_member_was_unloaded_is_refused_by_name(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    ref = script()
+    one, two = wire(pool(ref).socket), wire(pool.socket)
+    one.hello()
+    two.hello()
+    unload, create = one.send("MemberUnload", member=ref), two.send("ContextCreate", member=ref, segments=[])
+    first, second = one.get(), two.get()
+    assert first is not None
+    assert second is not None
+    assert (first["id"], second["id"]) == (unload, create)
+    ends = (first["type"], first.get("code"), second["type"], second.get("code"))
+    assert ends in (
+        ("Error", "member_in_use", "ContextState", None),
+        ("Ok", None, "Error", "member_restarted"),
+        ("Ok", None, "Error", "unknown_member"),
+    )
+
+
+@pytest.mark.rule("models.unload")
+def test_a_link_that_lost_its_connection_uses_its_member_again(
+    pool: Daemons, script: Scripts, wire: Open, client: Clients
+) -> None:
+    ref = script()
+    pool()
+    link = client.link()
+    link.ask(p.MemberLoad(0, ref), PATIENCE)
+    other = wire(pool.socket)
+    other.hello()
+    assert other.ask("MemberUnload", member=ref)["code"] == "member_in_use"
+    assert link.ask(p.MemberUnload(0, ref), PATIENCE) == p.Ok(2)
+    assert members(other) == {}
+
+
+@pytest.mark.rule("cli.pool")
+@pytest.mark.rule("models.unload")
+def test_the_command_line_loads_and_unloads(pool: Daemons, script: Scripts, wire: Open) -> None:
+    ref = script(window=2048)
+    pool()
+
+    def says(*words: str) -> "subprocess.CompletedProcess[str]":
+        told = aerix("pool", *words)
+        assert "Traceback" not in told.stderr
+        return told
+
+    loaded = says("load", ref, "--max-batch", "2")
+    assert loaded.returncode == 0
+    assert loaded.stdout.startswith(f"{ref} max_batch=2: ready\n    window 2048")
+    one = wire(pool.socket)
+    one.hello()
+    context = one.create(f"{ref} max_batch=2")
+    used = says("unload", f"{ref} max_batch=2")
+    assert (used.returncode, used.stderr) == (1, f"aerix: {ref} max_batch=2 is in use: connections 1\n")
+    one.ask("ContextDrop", context=context)
+    one.close()
+    while (gone := says("unload", f"{ref} max_batch=2")).returncode:  # until the end of `one` was noticed
+        assert "is in use" in gone.stderr
+    assert gone.stdout == f"{ref} max_batch=2 is unloaded\n"
+    assert says("unload", ref).stderr == f"aerix: the pool has no member {ref!r}\n"
+    assert says("load", "nonsense").returncode == 4
+    assert "REF" in says("load", "--help").stdout
+    assert "NAME" in says("unload", "--help").stdout
+
+
+@pytest.mark.rule("cli.one-sentence")
+@pytest.mark.parametrize("words", [("load", "MODEL"), ("unload", "MODEL")])
+def test_without_a_pool_load_and_unload_say_so(
+    pool: Daemons, script: Scripts, words: tuple[str, ...]
+) -> None:
+    ref = script()
+    told = aerix("pool", *(ref if word == "MODEL" else word for word in words))
+    assert (told.returncode, told.stderr) == (4, f"aerix: no pool answers on {pool.socket}\n")
