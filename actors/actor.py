@@ -31,6 +31,7 @@ from aerix.actors.messages import (
     StartFailed,
     Stop,
     System,
+    Taken,
 )
 
 _Handler = TypeVar("_Handler", bound=Callable[..., object])
@@ -50,7 +51,7 @@ def on(message: type) -> Callable[[_Handler], _Handler]:
 class Answer:
     """Where the answer to a message goes. Whoever holds it must reply or refuse once; later answers are dropped."""
 
-    __slots__ = ("_caller", "_done", "_future", "_kept_in", "cancelled", "holder", "token")
+    __slots__ = ("_caller", "_done", "_future", "_kept_in", "cancelled", "credit", "holder", "token")
 
     def __init__(self, caller: "Ref | None", future: "pykka.Future[Any] | None", holder: "Ref") -> None:
         self.token = next(_TOKENS)
@@ -58,10 +59,17 @@ class Answer:
         """Who works on it now: a cancel goes there."""
         self.cancelled = False
         """Whether the caller does not want it any more; a handler that works long may look."""
+        self.credit = 0
+        """How many pieces may be on their way at once, where the holder keeps count: it is then told ``Taken``."""
         self._caller = caller
         self._future = future
         self._kept_in: set[Answer] | None = None
         self._done = False
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether somebody gets the pieces: an ``ask`` and a ``tell`` do not."""
+        return self._caller is not None
 
     def piece(self, value: object) -> None:
         """Send a part of the answer; an ``ask`` does not see it."""
@@ -77,7 +85,9 @@ class Answer:
         self._finish(None, error)
 
     def keep(self, among: "set[Answer]") -> None:
-        """Stand among the answers that an actor owes, until it is given."""
+        """Stand among the answers that an actor owes, until it is given, or another actor keeps it."""
+        if self._kept_in is not None:
+            self._kept_in.discard(self)
         self._kept_in = among
         among.add(self)
 
@@ -106,10 +116,12 @@ class Answer:
 class Call:
     """A request that an actor sent and whose answer it will wait for."""
 
-    __slots__ = ("_answer", "done", "error", "token", "value")
+    __slots__ = ("_answer", "_paused", "_untold", "done", "error", "token", "value")
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
+        self._paused = False
+        self._untold = 0  # pieces that were taken since the holder was last told
         self.token = answer.token
         self.done = False
         self.value: Any = None
@@ -126,6 +138,26 @@ class Call:
         """Tell whoever works on it that the answer is not wanted; it is still answered."""
         if not self.done:
             self._answer.give_up()
+
+    def pause(self) -> None:
+        """Take no more pieces for now, beyond those on their way: whoever sends them hears of none being taken."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Take pieces again."""
+        self._paused = False
+        self._tell_taken()
+
+    def take(self) -> None:
+        """For the runtime: a piece was handled."""
+        self._untold += 1
+        if 2 * self._untold >= self._answer.credit:
+            self._tell_taken()
+
+    def _tell_taken(self) -> None:
+        if self._answer.credit and self._untold and not self._paused:
+            self._answer.holder.tell_if_alive(Taken(self.token, self._untold))
+            self._untold = 0
 
 
 class Ref:
@@ -192,10 +224,12 @@ class Ref:
             self._put(Envelope(message, answer))  # type: ignore[arg-type]  # ours in the future's place
         except Refused:
             answer.holder = before
+            if answer.cancelled:  # whoever cancelled it told this one
+                answer.give_up()
             raise
 
     def leave(self) -> None:
-        """For the actor itself: its name leads to nobody now, unless another incarnation has it."""
+        """Give its name free, at its end or when it is given up; another incarnation's is left alone."""
         with _directory_lock:
             if _directory.get(self.name) is self:
                 del _directory[self.name]
@@ -300,7 +334,8 @@ class Actor:
         """Block until one of the calls is answered, and return it; the system lane stays served.
 
         ``deadline_s`` counts silence: a piece begins it anew. Raises Cancelled when the actor is cancelled or stopped
-        (a stop that is caught here is obeyed after the handler), DeadlineExceeded. Other messages keep for later.
+        (a stop that is caught here is obeyed after the handler), or, as GivenUp, when the answer that this handler is
+        to give is not wanted any more; DeadlineExceeded. Other messages keep for later.
         An answer to another call makes that one done at once, unless pieces came before it, or answers have a handler.
         """
         return self._life.wait(calls, deadline_s, on_piece)
@@ -352,16 +387,36 @@ class _Shell(pykka.ThreadingActor):
         pykka.ActorRegistry.unregister(self.actor_ref)
 
 
+class Unstartable(Actor):
+    """Stands in for an actor that cannot be started, so that this is told as every start error is."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def setup(self) -> None:
+        """Raise what is in the way."""
+        raise self._error
+
+
 def launch(actor: Actor, name: str, monitor: Ref | None = None) -> Ref:
-    """Start an actor and return at once; ``monitor`` is told Started, and Down at its end."""
+    """Start an actor and return at once; ``monitor`` is told Started, and Down at its end.
+
+    A name that another living actor holds is a start error, Refused ``name_taken``.
+    """
     mailbox = Mailbox(actor.mailbox_limit or MAILBOX.count, Envelope)
-    actor.name = name
-    actor.ref = ref = Ref(name, next(_incarnations), mailbox)
+    ref = Ref(name, next(_incarnations), mailbox)
+    if not _enter(ref):
+        actor = Unstartable(Refused("name_taken", f"an actor named {name} lives already"))
+    actor.name, actor.ref = name, ref
     actor._life = life = Life(actor, ref, mailbox, monitor)  # noqa: SLF001  # the one private thing of an actor
-    with _directory_lock:
-        _directory[name] = ref
     _Shell.start(life, name)
     return ref
+
+
+def _enter(ref: Ref) -> bool:
+    """Give the name to this incarnation, unless it is taken."""
+    with _directory_lock:
+        return _directory.setdefault(ref.name, ref) is ref
 
 
 def start(actor: Actor, name: str, monitor: Ref | None = None, start_timeout_s: float | None = None) -> Ref:
@@ -369,6 +424,7 @@ def start(actor: Actor, name: str, monitor: Ref | None = None, start_timeout_s: 
     ref = launch(actor, name, monitor)
     limit = START.value if start_timeout_s is None else start_timeout_s
     if not ref.started.wait(limit):
+        ref.leave()
         ref.stop("start timeout")
         raise StartFailed(f"{name} was not up in {limit:g} s")
     if ref.refusal is not None:

@@ -5,8 +5,15 @@ of a tree, by ``AERIX_BOUND_<NAME>`` in the environment.
 """
 
 import os
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
+
+PREFIX = "AERIX_BOUND_"
+"""How the variable of a row begins."""
+_MOST_S = 1_000_000
+"""Seconds: what no row exceeds. The system's own waits take no more than some weeks."""
+_MOST = 2**40
 
 OutcomeKind = Literal["done", "budget", "failed", "killed", "cancelled", "refused"]
 Policy = Literal["wait", "refuse", "cut", "retry", "kill", "stop", "restart"]
@@ -33,12 +40,16 @@ class Bound:
     setting: str = ""
     """The setting or flag that changes it; empty where none does."""
     built: bool = True
+    least: float = 0
+    """The smallest value that makes sense."""
+    per: str = ""
+    """The row whose every unit counts this one anew (see ``ledger``); empty where it is counted once."""
 
     @property
     def value(self) -> float:
-        """The limit in force: the default, unless the environment sets another."""
+        """The limit in force: the default, unless the environment sets another. Raises ValueError, as ``read``."""
         text = os.environ.get(self.variable)
-        return self.default if text is None else float(text)
+        return self.read(text) if text else self.default
 
     @property
     def count(self) -> int:
@@ -48,10 +59,35 @@ class Bound:
     @property
     def variable(self) -> str:
         """The environment variable that sets this row."""
-        return "AERIX_BOUND_" + self.name.upper().replace(".", "_").replace("-", "_")
+        return PREFIX + self.name.upper().replace(".", "_").replace("-", "_")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it counts things: whatever is not measured in seconds."""
+        return not self.unit.startswith("seconds")
+
+    def read(self, text: str) -> float:
+        """The limit that a text sets. Raises ValueError with a sentence that says what is allowed."""
+        most = _MOST if self.whole else _MOST_S
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1
+        if not self.least <= number <= most or (self.whole and number != int(number)):
+            kind = "a whole number" if self.whole else "a number"
+            raise ValueError(
+                f"{self.variable}={text}: {self.name} is {kind} from {self.least:g} to {most} ({self.unit})"
+            )
+        return number
+
+    def end(self, limit: int) -> Outcome:
+        """How who has spent ``limit`` units ends: the outcome, with the limit for the N in its reason."""
+        kind, _, reason = self.outcome.partition(": ")
+        assert kind in get_args(OutcomeKind), f"{self.name} ends nothing"
+        return Outcome(cast("OutcomeKind", kind), re.sub(r"\bN\b", str(limit), reason))
 
 
-MAILBOX = Bound("actor.mailbox", 1000, "messages", "every actor", "refuse", "refused: mailbox full")
+MAILBOX = Bound("actor.mailbox", 1000, "messages", "every actor", "refuse", "refused: mailbox full", least=1)
 FRAME = Bound(
     "wire.frame", 16 * 1024 * 1024, "bytes", "every connection", "refuse", "refused: frame_too_large"
 )
@@ -68,15 +104,19 @@ CHILD_STOP = Bound("child.stop", 2, "seconds to TERM", "process actor", "kill", 
 CHILD_TERM = Bound("child.term", 2, "seconds to KILL", "process actor", "kill", "killed: SIGKILL")
 CHILD_STDERR = Bound("child.stderr", 4096, "bytes kept", "process actor", "cut", "the last bytes, in Down")
 CHILD_PING = Bound(
-    "child.ping", 10, "seconds", "process actor", "kill", "killed: no answer to pings", built=False
+    "child.ping", 10, "seconds", "process actor", "kill", "killed: no answer to pings", least=0.001
 )
 CHILD_PINGS_MISSED = Bound(
-    "child.pings-missed", 3, "pings", "process actor", "kill", "killed: no answer to pings", built=False
+    "child.pings-missed", 3, "pings", "process actor", "kill", "killed: no answer to pings", least=1
+)
+CHILD_PROGRESS = Bound("child.progress", 600, "seconds", "process actor", "kill", "killed: no progress")
+CHILD_CREDIT = Bound(
+    "child.credit", 64, "pieces of a call", "process actor", "wait", "the child waits", least=1
 )
 SWEEPS = Bound("child.sweeps", 20, "rounds", "process actor", "stop", "a process outlived its runner")
 LOG_FILE = Bound("log.file", 16 * 1024 * 1024, "bytes", "every program", "cut", "the old log is put aside")
 
 ROWS = (
     MAILBOX, FRAME, WRITE_BUFFER, DEPTH, RESTARTS, RESTART_WINDOW, RESTART_DELAY, GRACE, START, CHILD_STOP, CHILD_TERM,
-    CHILD_STDERR, CHILD_PING, CHILD_PINGS_MISSED, SWEEPS, LOG_FILE,
+    CHILD_STDERR, CHILD_PING, CHILD_PINGS_MISSED, CHILD_PROGRESS, CHILD_CREDIT, SWEEPS, LOG_FILE,
 )  # fmt: skip

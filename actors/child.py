@@ -34,7 +34,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 """Set while a child's interpreter starts, so that nothing is imported from the working directory."""
 
 _CRASHED = 70
-_READ = 262_144
+_READ = 65_536  # as in wire
 
 
 class ChannelClosed(Exception):
@@ -60,7 +60,10 @@ Incoming = IncomingCall | IncomingCancel
 
 
 class Channel:
-    """Frames to and from the owner. Any thread may send; one thread receives."""
+    """Frames to and from the owner. Any thread may send; one thread receives.
+
+    Pings are answered by whoever receives, and pieces cost credit that the owner gives for those it took.
+    """
 
     codec: Codec = Codec(())
 
@@ -70,6 +73,14 @@ class Channel:
         self._reader = FrameReader()
         self._frames: deque[Plain] = deque()
         self._sending = threading.Lock()
+        self._credit: dict[int, int] = {}
+        """Pieces that a call may still send; a call that is not here sends none."""
+        self._cancelled: set[int] = set()
+        self._granted = threading.Condition()
+        self._apart = False
+        self._starved = 0
+        self._steps = 0
+        self._over = ""
 
     def fileno(self) -> int:
         """The descriptor, for a select loop; ``receive(0)`` then never blocks."""
@@ -82,8 +93,27 @@ class Channel:
         self._send({"t": "ready", "info": info or {}})
 
     def piece(self, call: int, message: Any) -> None:
-        """Send a part of an answer."""
+        """Send a part of an answer, once the owner has taken enough of those before; a cancel ends the wait, unsent.
+
+        Raises ChannelClosed.
+        """
+        while not self.offer(call, message) and call not in self._cancelled:
+            self._wait_for_credit(call)
+
+    def offer(self, call: int, message: Any, *, last: bool = False) -> bool:
+        """Send a part of an answer, unless too many wait to be taken: then False, and nothing was sent.
+
+        The ``last`` part always goes. Where nobody gets the pieces, it is dropped.
+        """
+        with self._granted:
+            left = self._credit.get(call)
+            if left is None:
+                return True
+            if left <= 0 and not last:
+                return False
+            self._credit[call] = left - 1
         self._send({"t": "piece", "id": call, "m": self.codec.encode(message)})
+        return True
 
     def reply(self, call: int, message: Any) -> None:
         """Answer a call. What fits in no frame is answered with why."""
@@ -91,10 +121,23 @@ class Channel:
             self._send({"t": "reply", "id": call, "m": self.codec.encode(message)})
         except WireError as error:
             self.refuse(call, error.code, error.message)
+        self._forget(call)
 
     def refuse(self, call: int, code: str, sentence: str) -> None:
         """Answer a call with "no"."""
         self._send({"t": "error", "id": call, "code": code, "text": sentence})
+        self._forget(call)
+
+    def progress(self) -> None:
+        """Say that the work on the open calls goes on. Call it with every step of what may take minutes.
+
+        An owner that hears of no step for ten minutes kills its child. In a child of one thread it also answers
+        pings: one that computes for longer than 30 s without it, or ``receive``, counts as stuck.
+        """
+        self._steps += 1
+        if not self._apart:
+            while wait_readable(self._sock, 0) and not self._over:
+                self._read()
 
     def crashed(self, text: str) -> None:
         """Tell the owner what this child dies of; the end of it, if it is long."""
@@ -117,31 +160,88 @@ class Channel:
             while self._frames:
                 if (incoming := self._incoming(self._frames.popleft())) is not None:
                     return incoming
+            if self._over:
+                raise ChannelClosed(self._over)
             if not wait_readable(self._sock, None if deadline is None else deadline - monotonic()):
                 return None
-            try:
-                data = self._sock.recv(_READ)
-            except OSError as error:
-                raise ChannelClosed("the owner is gone") from error
-            if not data:
-                raise ChannelClosed("the owner is gone")
-            self._frames.extend(self._reader.feed(data))
+            self._read()
+
+    def _read(self) -> None:
+        """Read what came; what is about pings, credit and the end is done at once, the rest waits its turn."""
+        try:
+            data = self._sock.recv(_READ)
+        except OSError:
+            data = b""
+        if not data:
+            self._end("the owner is gone")
+        for frame in self._reader.feed(data):
+            self._take(frame)
+
+    def _take(self, frame: Plain) -> None:
+        match frame.get("t"):
+            case "ping":
+                # In one thread, whoever reads is at work; and who waits for credit is not stuck.
+                self._steps += not self._apart or bool(self._starved)
+                self._send({"t": "pong", "steps": self._steps})
+            case "credit":
+                self._renew(frame["id"], frame["n"])
+            case "stop":
+                self._end("stop")
+            case "call":
+                if "credit" in frame:
+                    self._credit[frame["id"]] = frame["credit"]
+                self._frames.append(frame)
+            case "cancel":
+                self._cancel(frame["id"])
+                self._frames.append(frame)
+
+    def _renew(self, call: int, pieces: int) -> None:
+        with self._granted:
+            if call in self._credit:
+                self._credit[call] += pieces
+                self._granted.notify_all()
+
+    def _cancel(self, call: int) -> None:
+        with self._granted:
+            if call in self._credit:
+                self._cancelled.add(call)
+                self._granted.notify_all()
+
+    def _forget(self, call: int) -> None:
+        with self._granted:
+            self._credit.pop(call, None)
+            self._cancelled.discard(call)
+
+    def _end(self, why: str) -> None:
+        with self._granted:
+            self._over = self._over or why
+            self._granted.notify_all()
+
+    def _wait_for_credit(self, call: int) -> None:
+        with self._granted:
+            self._starved += 1
+            self._granted.wait_for(lambda: not self._apart or self._may_go_on(call))
+            self._starved -= 1
+        while not self._apart and not self._may_go_on(call):
+            self._read()
+        if self._over:
+            raise ChannelClosed(self._over)
+
+    def _may_go_on(self, call: int) -> bool:
+        return bool(self._over) or call in self._cancelled or self._credit.get(call, 1) > 0
 
     def _incoming(self, frame: Plain) -> Incoming | None:
-        match frame.get("t"):
-            case "call":
-                try:
-                    return IncomingCall(frame["id"], self.codec.decode(frame["m"]))
-                except WireError as error:
-                    self.refuse(frame["id"], error.code, error.message)
-            case "cancel":
-                return IncomingCancel(frame["id"])
-            case "stop":
-                raise ChannelClosed("stop")
+        if frame["t"] == "cancel":
+            return IncomingCancel(frame["id"])
+        try:
+            return IncomingCall(frame["id"], self.codec.decode(frame["m"]))
+        except WireError as error:
+            self.refuse(frame["id"], error.code, error.message)
         return None
 
     def start_reader(self, take: Callable[[Incoming | None], None]) -> None:
         """Receive in a thread of its own, for a child whose main thread computes; ``take(None)`` is the end."""
+        self._apart = True
 
         def read() -> None:
             try:
@@ -150,6 +250,7 @@ class Channel:
             except (ChannelClosed, WireError):
                 pass
             finally:
+                self._end("the channel is closed")
                 take(None)
 
         threading.Thread(target=read, name="channel", daemon=True).start()

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aerix.actors.log import log
 from aerix.actors.mailbox import Mailbox, Ready
 from aerix.actors.messages import (
+    CallCancelled,
     Cancel,
     Cancelled,
     DeadlineExceeded,
     Down,
     Exit,
+    GivenUp,
     Gone,
     Piece,
     Refused,
@@ -116,7 +118,8 @@ class Life:
         except Cancelled as cancelled:
             if self.answer is not None:
                 self.answer.refuse(Refused("cancelled", f"{self._ref.name}: {cancelled.reason}"))
-            raise
+            if not isinstance(cancelled, GivenUp):
+                raise
         except BaseException as error:
             if self.answer is not None:
                 why = traceback.format_exception_only(error)[-1].strip()
@@ -134,11 +137,20 @@ class Life:
             self._settle(message)
         handler = self._handlers.get(kind)
         if handler is not None:
-            return handler(self._actor, message)
+            value = handler(self._actor, message)
+            if kind is Piece:
+                self._take(message)
+            return value
+        if kind is Piece:
+            self._take(message)
         if kind is Stop or kind is Cancel:
             self.exit = Exit("shutdown", message.reason)
             return None
         return None if isinstance(message, System) else self._actor.unhandled(message)
+
+    def _take(self, piece: Piece) -> None:
+        if (call := self.calls.get(piece.token)) is not None:
+            call.take()
 
     def _settle(self, reply: Reply) -> None:
         call = self.calls.pop(reply.token, None)
@@ -163,8 +175,10 @@ class Life:
                 if envelope is None:
                     raise DeadlineExceeded(f"{self._ref.name} got no answer in {deadline_s:g} s")
                 message = envelope.message
-                if type(message) is Stop:
+                if type(message) is Stop and self._stopped is None:
                     self._stopped = envelope
+                elif type(message) in (Stop, Cancel) and envelope.reply_to is not None:
+                    envelope.reply_to.reply()
                 elif type(message) is Piece and message.token in tokens:
                     deadline = monotonic() + deadline_s
                 if not self._serve_wait(message, tokens, on_piece, aside):
@@ -185,10 +199,14 @@ class Life:
             case Reply() if message.token in tokens or self._is_whole(message, aside):
                 self._settle(message)
             case Piece() if message.token in tokens:
-                if on_piece is not None and (call := self.calls.get(message.token)):
+                call = self.calls.get(message.token)
+                if on_piece is not None and call is not None:
                     on_piece(call, message.value)
+                self._take(message)
             case Cancel() | Stop():
                 raise Cancelled(message.reason)
+            case CallCancelled() if self.answer is not None and self.answer.token == message.token:
+                raise GivenUp("whoever asked gave up")
             case Ready():
                 self.mailbox.run(message)
             case _:

@@ -51,6 +51,10 @@ class Cancelled(BaseException):
         self.reason = reason
 
 
+class GivenUp(Cancelled):
+    """Raised by ``Actor.wait`` when whoever asked no longer wants the answer; ends the handler, and not the actor."""
+
+
 class System:
     """A message of the system lane: it overtakes user messages, and no bound refuses it."""
 
@@ -112,6 +116,14 @@ class Reply(System):
     token: int
     value: Any = None
     error: Refused | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(System):
+    """To whom sends the pieces of the request ``token``: so many more were handled (where ``Answer.credit`` is set)."""
+
+    token: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)

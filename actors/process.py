@@ -13,21 +13,33 @@ from contextlib import suppress
 from typing import Any
 
 from aerix.actors.actor import Actor, Answer, on
-from aerix.actors.bounds import CHILD_STDERR, CHILD_STOP, CHILD_TERM
+from aerix.actors.bounds import (
+    CHILD_CREDIT,
+    CHILD_PING,
+    CHILD_PINGS_MISSED,
+    CHILD_PROGRESS,
+    CHILD_STDERR,
+    CHILD_STOP,
+    CHILD_TERM,
+)
 from aerix.actors.child import Guard
 from aerix.actors.log import log
-from aerix.actors.messages import CallCancelled, Cancel, Exit, Refused, Stop, Tick
+from aerix.actors.messages import CallCancelled, Cancel, Exit, Refused, Stop, Taken, Tick
 from aerix.actors.spawn import Spawned
 from aerix.actors.wire import Codec, FrameSocket, Plain, WireError
+
+_LOOK = object()
+"""A timer's token: look whether the child still answers, and gets on."""
 
 
 class ProcessActor(Actor):
     """Owns one child process: starts it, passes messages on as calls, and ends it.
 
     A message whose class is in ``codec`` and that has no handler here becomes a call; the child's pieces and answer
-    go to whoever asked. At most ``window`` calls are open, one more is refused with ``busy``. When the child dies
-    every open call is refused with ``worker_died``, and the actor ends with ``lost`` and the reason. A new start is a
-    new actor: nothing is adopted.
+    go to whoever asked, the pieces as fast as they are taken there. At most ``window`` calls are open, one more is
+    refused with ``busy``. While calls are open the child is pinged: one that misses three pings, or makes no progress
+    for ten minutes, is killed. When it dies every open call is refused with ``worker_died``, and the actor ends with
+    ``lost`` and the reason. A new start is a new actor: nothing is adopted.
     """
 
     starts_later = True
@@ -52,6 +64,10 @@ class ProcessActor(Actor):
         self._term_s = CHILD_TERM.value if term_s is None else term_s
         self._ids = itertools.count(1)
         self._open: dict[int, Answer] = {}
+        self._looking = False
+        self._unanswered = 0
+        self._steps = 0
+        self._moved_at = 0.0
         self._errors = bytearray()
         self._crash = ""
         self._stopping = False
@@ -106,16 +122,59 @@ class ProcessActor(Actor):
         if len(self._open) >= self._window:
             raise Refused("busy", f"{self.name} works on {len(self._open)} calls and takes no more")
         number = next(self._ids)
-        self._send({"t": "call", "id": number, "m": self._codec.encode(message)})
+        frame: Plain = {"t": "call", "id": number, "m": self._codec.encode(message)}
+        asked = self._life.answer
+        if asked is not None and asked.takes_pieces:
+            asked.credit = frame["credit"] = CHILD_CREDIT.count
+        self._send(frame)
+        if not self._open:
+            self._look_at_it()
         self._open[number] = self.later()
         return None
 
     @on(CallCancelled)
     def _cancel(self, message: CallCancelled) -> None:
+        self._tell_child(message.token, {"t": "cancel"})
+
+    @on(Taken)
+    def _taken(self, message: Taken) -> None:
+        self._tell_child(message.token, {"t": "credit", "n": message.count})
+
+    def _tell_child(self, token: int, frame: Plain) -> None:
+        """Send a frame about the open call with that answer."""
         for number, answer in self._open.items():
-            if answer.token == message.token:
-                self._send({"t": "cancel", "id": number})
+            if answer.token == token:
+                self._send({**frame, "id": number})
                 return
+
+    # --- whether it lives
+
+    def _look_at_it(self) -> None:
+        """It has something to do from now on: see to it that it does."""
+        self._moved_at = self.clock.now()
+        if not self._looking:
+            self._looking = True
+            self.after(CHILD_PING.value, _LOOK)
+
+    def _look(self) -> None:
+        """End a child that is stuck, else ping it; one with nothing to do is left alone."""
+        self._looking = bool(self._open) and not self._stopping
+        if not self._looking:
+            return
+        if self._unanswered >= CHILD_PINGS_MISSED.count:
+            self.kill(f"it answered none of {self._unanswered} pings, {CHILD_PING.value:g} s apart")
+        elif self.clock.now() - self._moved_at >= CHILD_PROGRESS.value:
+            self.kill(f"it made no progress for {CHILD_PROGRESS.value:g} s")
+        else:
+            self._unanswered += 1
+            self._send({"t": "ping"})
+            self.after(CHILD_PING.value, _LOOK)
+
+    def _heard(self, steps: int) -> None:
+        """A sign of life, and of progress where it took a step since the last pong."""
+        self._unanswered = 0
+        if steps != self._steps:
+            self._steps, self._moved_at = steps, self.clock.now()
 
     # --- the channel
 
@@ -177,9 +236,13 @@ class ProcessActor(Actor):
         if frame["t"] == "crash":
             self._crash = str(frame["text"])
             return
+        if frame["t"] == "pong":
+            self._heard(frame["steps"])
+            return
         answer = self._open.get(frame["id"])
         if answer is None:
             return
+        self._unanswered, self._moved_at = 0, self.clock.now()
         match frame["t"]:
             case "piece":
                 answer.piece(self._codec.decode(frame["m"]))
@@ -225,7 +288,9 @@ class ProcessActor(Actor):
 
     @on(Tick)
     def _force(self, message: Tick) -> None:
-        if message.token is signal.SIGTERM and self._child is not None:
+        if message.token is _LOOK:
+            self._look()
+        elif message.token is signal.SIGTERM and self._child is not None:
             self._child.signal(signal.SIGTERM)
             self.after(self._term_s, signal.SIGKILL)
         elif message.token is signal.SIGKILL:

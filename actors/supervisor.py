@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from aerix.actors.actor import Actor, Answer, Ref, launch, on
+from aerix.actors.actor import Actor, Answer, Ref, Unstartable, launch, on
 from aerix.actors.bounds import GRACE, RESTART_DELAY, RESTART_WINDOW, RESTARTS, START
 from aerix.actors.clock import Timer
 from aerix.actors.messages import Cancel, Down, Exit, Refused, Started, Stop, Tick
@@ -84,7 +84,7 @@ class FindChild:
     name: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Child:
     spec: ChildSpec
     dynamic: bool
@@ -92,6 +92,8 @@ class _Child:
     wanted: bool = True
     recycled: bool = False
     """To be stopped and started again, as the strategy demands."""
+    why: str = "shutdown"
+    """What it is told when it is stopped."""
     ref: Ref | None = None
     timer: Timer | None = None
     starting: Answer | None = None
@@ -117,7 +119,7 @@ class Supervisor(Actor):
     """Starts its children in order, restarts them by their policy, and stops them in reverse.
 
     It is up when its first children all are. More restarts than ``intensity`` allows end it with a crash that names
-    the child, for the level above to decide.
+    the child and what it died of, for the level above to decide; whoever is stopped for another's sake is told so.
     """
 
     starts_later = True
@@ -212,21 +214,20 @@ class Supervisor(Actor):
         child = self._known(message.name, message.incarnation)
         if child is None or child.ref is None:
             return
-        if not self.ref.started.is_set():
-            self.ref.refusal = child.ref.refusal
-        self._down(child, message)
+        self._down(child, message, child.ref.refusal)
         self._advance()
 
-    def _down(self, child: _Child, down: Down) -> None:
-        asked, recycled = child.state == "stopping", child.recycled
+    def _down(self, child: _Child, down: Down, refusal: Refused | None = None) -> None:
+        asked = child.state == "stopping"
+        # One that was to be stopped anyway is no failure of its own.
+        own = child.wanted and not child.recycled
         child.unset_timer()
         child.state, child.ref, child.recycled = "down", None, False
         if asked:
             return
         self.child_down(down.name, down.exit, started=down.started)
-        # One that was to be stopped anyway, for a sibling's sake, is no failure of its own.
-        if not recycled:
-            self._decide(child, down)
+        if own:
+            self._decide(child, down, refusal)
 
     @on(Tick)
     def _tick(self, message: Tick) -> None:
@@ -248,7 +249,17 @@ class Supervisor(Actor):
     @on(Stop)
     def _stop_all(self, message: Stop) -> None:
         self._finish(Exit("shutdown", message.reason))
+        if message.force:
+            self._force_all(message)
         self._advance()
+
+    def _force_all(self, stop: Stop) -> None:
+        """Its own grace has run out: whoever owns a process below it kills it now, in no order."""
+        for child in self._children.values():
+            if child.state in ("up", "starting"):
+                self._ask_to_stop(child)
+            if child.ref is not None:
+                child.ref.stop(stop.reason, force=True)
 
     @on(Cancel)
     def _cancel_all(self, message: Cancel) -> None:
@@ -258,7 +269,7 @@ class Supervisor(Actor):
         """Leave no child behind, whatever the end was."""
         for child in self._children.values():
             if child.ref is not None:
-                child.ref.stop(exit.kind)
+                child.ref.stop(f"{self.name} ended: {_why(exit)}")
 
     # --- decisions
 
@@ -269,33 +280,27 @@ class Supervisor(Actor):
             return None
         return child
 
-    def _decide(self, child: _Child, down: Down) -> None:
+    def _decide(self, child: _Child, down: Down, refusal: Refused | None) -> None:
         name = child.spec.name
         if child.starting is not None:
-            child.starting.refuse(
-                Refused("start_failed", f"{name} did not start: {_last_line(down.exit.detail)}")
-            )
+            child.starting.refuse(Refused("start_failed", f"{name} did not start: {_why(down.exit)}"))
             child.starting = None
             child.wanted = False
         elif not down.started and not self.ref.started.is_set():
-            self._finish(Exit("crash", f"{name} did not start: {down.exit.detail}"))
+            self.ref.refusal = refusal
+            self._finish(Exit("crash", f"{name} did not start: {down.exit.detail or down.exit.kind}"))
         elif child.spec.significant:
             child.wanted = False
-            self._finish(Exit("shutdown", f"{name} ended"))
+            self._finish(Exit("shutdown", f"{name} ended: {_why(down.exit)}"))
         elif child.spec.restart == "permanent" or (child.spec.restart == "transient" and down.exit.abnormal):
             self._restart(child, down.exit)
         else:
             child.wanted = False
 
     def _restart(self, child: _Child, exit: Exit) -> None:
-        if self._ending is not None:
-            child.wanted = False
-            return
         delay = self._window.record(self.clock.now())
         if delay is None:
-            self._finish(
-                Exit("crash", f"restart limit: {child.spec.name} ended again: {_last_line(exit.detail)}")
-            )
+            self._finish(Exit("crash", f"restart limit: {child.spec.name} ended again: {_why(exit)}"))
             return
         child.restarts += 1
         if delay > 0:
@@ -303,6 +308,7 @@ class Supervisor(Actor):
             child.timer = self.after(delay, _Alarm("delay", child))
         for other in self._affected(child):
             other.recycled = other.state in ("up", "starting", "stopping")
+            other.why = f"{child.spec.name} ended: {_why(exit)}"
             if other.spec.restart == "temporary":
                 self._unwant(other)
 
@@ -318,6 +324,7 @@ class Supervisor(Actor):
         """End, after all children, with that exit."""
         self._ending = self._ending or exit
         for child in self._children.values():
+            child.why = _why(self._ending)
             self._unwant(child)
 
     def _unwant(self, child: _Child) -> None:
@@ -380,7 +387,7 @@ class Supervisor(Actor):
         try:
             actor = child.spec.build()
         except Exception as error:  # noqa: BLE001  # a child that cannot be built fails to start, like one whose setup fails
-            actor = _Unbuilt(error)
+            actor = Unstartable(error)
         child.ref = launch(actor, child.spec.name, self.ref)
         child.timer = self.after(child.spec.start_timeout_s, _Alarm("start", child))
 
@@ -388,7 +395,7 @@ class Supervisor(Actor):
         assert child.ref is not None
         child.unset_timer()
         child.state = "stopping"
-        child.ref.stop()
+        child.ref.stop(child.why)
         if child.spec.grace_s is not None:
             child.timer = self.after(child.spec.grace_s, _Alarm("grace", child))
 
@@ -398,19 +405,11 @@ class Supervisor(Actor):
 
         log("actor.abandoned", level="warning", actor=child.spec.name, why=why)
         assert child.ref is not None
+        child.ref.leave()
         child.ref.stop("abandoned", force=True)
         self._down(child, Down(child.spec.name, child.ref.incarnation, Exit("killed", why), started=False))
 
 
-class _Unbuilt(Actor):
-    """Stands in for a child whose ``build`` raised, and raises that as its start error."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def setup(self) -> None:
-        raise self._error
-
-
-def _last_line(detail: str) -> str:
-    return detail.strip().rpartition("\n")[2]
+def _why(exit: Exit) -> str:
+    """The last line of what it died of, or the kind of its end."""
+    return exit.detail.strip().rpartition("\n")[2] or exit.kind

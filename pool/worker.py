@@ -7,6 +7,7 @@ computed meanwhile; the main thread runs the generations, one at a time in the o
 import os
 import threading
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from aerix.actors import Refused
@@ -199,7 +200,8 @@ class Worker:
             self._channel.reply(job.call, done)
 
     def _played(self, job: Job) -> p.Done:
-        generation = start(job, self._bench, lambda piece: self._channel.piece(job.call, piece))
+        pieces = _Pieces(self._channel, job.call)
+        generation = start(job, self._bench, pieces.send)
         try:
             if not generation.open():
                 raise Refused("no_room", "The prompt and its reply do not fit into the member's cells.")
@@ -208,12 +210,14 @@ class Worker:
                     generation.end("cancelled")
                 else:
                     self._step(generation)
+            pieces.flush()
             return generation.done
         finally:
             generation.close()
 
     def _step(self, generation: Generation) -> None:
         rows = generation.rows(self._engine.facts.batch)
+        self._channel.progress()
         try:
             logits = self._bench.decode(rows)
         except Aborted:
@@ -223,3 +227,28 @@ class Worker:
             generation.end("length")
         else:
             generation.take(rows, logits)
+
+
+class _Pieces:
+    """A generation's way out: never waits for a slow client, whose tokens are put together until it takes them."""
+
+    def __init__(self, channel: Channel, call: int) -> None:
+        self._channel = channel
+        self._call = call
+        self._kept: p.Token | None = None
+
+    def send(self, piece: object) -> None:
+        """Send, or keep a token; progress that is not taken is passed over, for the next says more."""
+        if not isinstance(piece, p.Token):
+            self._channel.offer(self._call, piece)
+            return
+        if self._kept is not None:
+            piece = replace(
+                piece, tokens=[*self._kept.tokens, *piece.tokens], data=self._kept.data + piece.data
+            )
+        self._kept = None if self._channel.offer(self._call, piece) else piece
+
+    def flush(self) -> None:
+        """Send what was kept, before the last word."""
+        if self._kept is not None:
+            self._channel.offer(self._call, self._kept, last=True)

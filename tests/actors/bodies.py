@@ -213,6 +213,34 @@ def with_reader(channel: Channel, args: dict[str, Any]) -> None:
     gone.wait()
 
 
+def computes(channel: Channel, args: dict[str, Any]) -> None:
+    """A worker whose main thread takes a step whenever a byte comes through the pipe at ``steps``, and never answers."""
+    channel.codec = CODEC
+    steps = os.open(args["steps"], os.O_RDONLY)
+    channel.start_reader(lambda incoming: None if incoming else os._exit(0))
+    channel.ready()
+    while os.read(steps, 1):
+        channel.progress()
+    threading.Event().wait()
+
+
+def streams(channel: Channel, args: dict[str, Any]) -> None:
+    """Answers an Echo with its pieces, and tells in a file at its end how many that were."""
+    channel.codec = CODEC
+    channel.ready()
+    sent = 0
+    try:
+        while True:
+            incoming = channel.receive()
+            if isinstance(incoming, IncomingCall):
+                for _ in range(incoming.message.pieces):
+                    channel.piece(incoming.id, Echo("piece"))
+                    sent += 1
+                channel.reply(incoming.id, incoming.message)
+    finally:
+        Path(args["count"]).write_text(str(sent))
+
+
 # --- plain actors -------------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from aerix.actors import (
     DeadlineExceeded,
     Down,
     Exit,
+    GivenUp,
     Gone,
     Ref,
     Refused,
@@ -291,12 +292,27 @@ def test_a_set_up_that_hangs_is_given_up_and_stopped_when_it_comes_back() -> Non
         def setup(self) -> None:
             assert free.wait(PATIENCE)
 
+    hanging = Hanging()
     with pytest.raises(StartFailed, match=r"actor was not up in 0\.01 s"):
-        start(Hanging(), "actor", start_timeout_s=0.01)
-    ref = whereis("actor")
-    assert ref is not None
+        start(hanging, "actor", start_timeout_s=0.01)
+    assert whereis("actor") is None, "one that was given up must not hold its name"
     free.set()
-    assert ref.join(PATIENCE) == Exit("shutdown", "start timeout")
+    assert hanging.ref.join(PATIENCE) == Exit("shutdown", "start timeout")
+
+
+@pytest.mark.rule("actors.names-unique")
+def test_a_name_that_a_living_actor_holds_is_refused_and_free_after_its_end() -> None:
+    first = start(Puppet(), "actor")
+    with pytest.raises(Refused, match="an actor named actor lives already") as refused:
+        start(Puppet(), "actor")
+    assert refused.value.code == "name_taken"
+    assert whereis("actor") is first
+    first.stop()
+    assert first.join(PATIENCE)
+    second = start(Puppet(), "actor")
+    assert whereis("actor") is second
+    second.stop()
+    assert second.join(PATIENCE)
 
 
 def test_an_actor_may_say_itself_when_it_is_up() -> None:
@@ -410,8 +426,9 @@ def test_a_name_leads_to_the_incarnation_that_lives_now() -> None:
             first.tell(Ping())
 
 
-def test_the_late_end_of_an_older_incarnation_leaves_the_name_to_the_newer() -> None:
+def test_the_late_end_of_one_that_was_given_up_leaves_the_name_to_the_newer() -> None:
     older = start(Puppet(), "actor")
+    older.leave()
     with running(Puppet()) as newer:
         older.stop()
         assert older.join(PATIENCE)
@@ -588,6 +605,112 @@ def test_a_call_that_is_cancelled_while_it_is_handed_on_is_not_begun() -> None:
     assert call.error.code == "cancelled"
 
 
+@pytest.mark.rule("actors.wait-given-up")
+@pytest.mark.parametrize("how", ["cancel", "death", "deadline"])
+def test_a_handler_that_waits_hears_that_its_answer_is_not_wanted_and_its_actor_lives_on(how: str) -> None:
+    keeper, asker, puppet = Keeper(), Asker(), Puppet()
+    begun, heard = threading.Event(), threading.Event()
+
+    def use(me: Actor) -> None:
+        call = me.request(keeper.ref, Ping())
+        begun.set()
+        try:
+            me.wait(call, deadline_s=PATIENCE)
+        except GivenUp:
+            call.cancel()
+            heard.set()
+            raise
+
+    with running(keeper, "keeper"), running(puppet, "puppet") as ref:
+        asking = start(asker, "asker")
+        if how == "deadline":
+            with pytest.raises(DeadlineExceeded):
+                ref.ask(Run(use), 0.01)
+        else:
+            call = asker.sends(ref, Run(use))
+            assert begun.wait(PATIENCE)
+            call.cancel() if how == "cancel" else asking.stop()
+        assert heard.wait(PATIENCE)
+        assert keeper.heard.wait(PATIENCE)
+        if how == "cancel":
+            asker.until(lambda a: a.replies)
+            assert call.error is not None
+            assert (call.error.code, call.error.message) == ("cancelled", "puppet: whoever asked gave up")
+        assert ref.ask(Ping(1), PATIENCE) == 1
+        asking.stop()
+        assert asking.join(PATIENCE)
+
+
+@pytest.mark.rule("actors.wait-given-up")
+def test_a_wait_does_not_end_because_another_answer_is_not_wanted() -> None:
+    keeper, asker = Keeper(), Asker()
+    waiter = Keeper()
+
+    def use(me: Actor) -> object:
+        return me.wait(me.request(keeper.ref, Ping()), deadline_s=PATIENCE).result()
+
+    with running(keeper, "keeper"), running(waiter, "waiter") as ref, running(asker, "asker"):
+        other = asker.sends(ref, Ping())
+        call = asker.sends(ref, Run(use))
+        until(lambda: keeper.answers)
+        other.cancel()
+        keeper.ref.tell(Run(lambda k: k.answers[0].reply("whole")))
+        asker.until(lambda a: a.replies)
+        assert call.result() == "whole"
+        assert waiter.heard.wait(PATIENCE)
+        waiter.answers[0].reply()
+
+
+def until(test: Callable[[], Any]) -> None:
+    while not test():
+        pass
+
+
+@pytest.mark.rule("actors.call-cancelled")
+def test_a_call_that_is_cancelled_while_it_cannot_be_handed_on_is_told_to_whoever_still_holds_it() -> None:
+    class Slow(Ref):
+        """Somebody to whom a message takes long, and in vain."""
+
+        def _put(self, envelope: Any) -> None:
+            gate(None)  # type: ignore[arg-type]
+            raise Gone(self.name)
+
+    gate, first, asker = Gate(), Keeper(), Asker()
+
+    def hand_on(me: Keeper) -> None:
+        with pytest.raises(Gone):
+            away.send(Ping(), me.answers[0])
+
+    with running(first, "first") as one, running(asker, "asker"):
+        away = Slow("away", 0, one._mailbox)
+        call = asker.sends(one, Ping())
+        asker.sends(one, Run(hand_on))
+        assert gate.begun.wait(PATIENCE)
+        call.cancel()
+        gate.free.set()
+        until(lambda: call.token in first.cancelled)
+        first.answers[0].reply()
+        asker.until(lambda a: len(a.replies) == 2)
+
+
+def test_an_answer_that_was_handed_on_is_owed_by_nobody_but_its_last_holder() -> None:
+    class Desk(Keeper):
+        @on(Run)
+        def _run(self, message: Run) -> object:
+            return message.do(self)
+
+    desk, last = Desk(), Keeper()
+    with running(desk, "desk") as one, running(last, "last") as two, running(Asker(), "asker") as asker:
+        asker.tell(Run(lambda me: me.request(one, Ping())))
+        until(lambda: desk.answers)
+        one.ask(Run(lambda me: two.send(Ping(), me.answers[0])), PATIENCE)
+        until(lambda: last.answers)
+        assert not desk._life.owed
+        assert last._life.owed == set(last.answers)
+        last.answers[0].reply()
+        assert not last._life.owed
+
+
 @pytest.mark.rule("actors.call-cancelled")
 def test_the_death_of_a_caller_cancels_its_calls() -> None:
     keeper, asker = Keeper(), Asker()
@@ -718,6 +841,66 @@ def test_a_handler_that_catches_it_can_wait_again_and_a_stop_is_obeyed_after_it(
             assert ref.ask(Ping(1), PATIENCE) == 1
             ref.stop("by hand")
         assert ref.join(PATIENCE) == Exit("shutdown", "by hand")
+
+
+@pytest.mark.rule("actors.no-lost-ask")
+@pytest.mark.parametrize("message", [Cancel("by hand"), Stop("by hand")])
+def test_a_cancel_and_a_stop_that_somebody_asks_are_answered_also_in_a_wait(message: Cancel | Stop) -> None:
+    keeper = Keeper()
+    begun = threading.Event()
+
+    def use(me: Actor) -> None:
+        call = me.request(keeper.ref, Ping())
+        for _ in range(2):
+            begun.set()
+            with pytest.raises(Cancelled):
+                me.wait(call, deadline_s=PATIENCE)
+
+    with running(keeper, "keeper"), running(Puppet()) as ref:
+        ref.tell(Run(use))
+        assert begun.wait(PATIENCE)
+        asks = [threading.Thread(target=ref.ask, args=(message, PATIENCE)) for _ in range(2)]
+        for ask in asks:
+            ask.start()
+        for ask in asks:
+            ask.join(PATIENCE)
+            assert not ask.is_alive()
+
+
+@pytest.mark.rule("actors.wait-cancel")
+def test_two_that_wait_for_each_other_can_be_stopped() -> None:
+    both = threading.Barrier(3, timeout=PATIENCE)
+
+    def use(me: Actor) -> None:
+        other = whereis("one" if me.name == "two" else "two")
+        assert other is not None
+        both.wait()
+        me.wait(me.request(other, Ping()), deadline_s=PATIENCE)
+
+    with running(Puppet(), "one") as one, running(Puppet(), "two") as two:
+        for ref in (one, two):
+            ref.tell(Run(use))
+        both.wait()
+
+
+@pytest.mark.parametrize("what", ["wait", "watch"])
+def test_a_clean_up_can_neither_wait_nor_watch(what: str) -> None:
+    ours, theirs = socket.socketpair()
+
+    class Late(Puppet):
+        def teardown(self, exit: Exit) -> None:
+            if what == "watch":
+                self.watch(ours, lambda: None)
+            else:
+                self.wait(self.request(keeper.ref, Ping()), deadline_s=PATIENCE)
+
+    keeper = Keeper()
+    with ours, theirs, running(keeper, "keeper"):
+        ref = start(Late(), "late")
+        ref.stop()
+        exit = ref.join(PATIENCE)
+    assert exit is not None
+    assert exit.kind == ("crash" if what == "wait" else "shutdown")
 
 
 @pytest.mark.rule("actors.two-lanes")

@@ -51,6 +51,11 @@ def ends() -> Iterator[Ends]:
 CALL = {"t": "call", "id": 7, "m": {"type": "Echo", "text": "hi"}}
 
 
+def call(number: int, credit: int) -> Plain:
+    """A call whose pieces somebody wants, so many at once."""
+    return {**CALL, "id": number, "credit": credit}
+
+
 def test_calls_and_cancels_come_in_order(ends: Ends) -> None:
     ends.say(CALL)
     ends.say({"t": "cancel", "id": 7})
@@ -61,7 +66,8 @@ def test_calls_and_cancels_come_in_order(ends: Ends) -> None:
 
 
 def test_what_a_later_owner_may_say_is_passed_over(ends: Ends) -> None:
-    ends.say({"t": "credit", "n": 5})
+    ends.say({"t": "what comes later", "n": 5})
+    ends.say({"t": "credit", "id": 99, "n": 5})
     ends.say(CALL)
     assert ends.channel.receive() == IncomingCall(7, Echo("hi"))
 
@@ -81,7 +87,7 @@ def test_a_stop_and_a_lost_owner_close_the_channel(ends: Ends) -> None:
     with pytest.raises(ChannelClosed, match="stop"):
         ends.channel.receive()
     ends.owner.close()
-    with pytest.raises(ChannelClosed, match="the owner is gone"):
+    with pytest.raises(ChannelClosed, match="stop"):
         ends.channel.receive()
     with pytest.raises(ChannelClosed, match="the owner is gone"):
         ends.channel.reply(1, Echo("x"))
@@ -109,6 +115,8 @@ def test_a_call_that_cannot_be_read_is_refused_to_the_owner(ends: Ends) -> None:
 def test_everything_a_child_can_say(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     ends.channel.ready()
     ends.channel.ready({"pid": 1})
+    ends.say(call(1, credit=1))
+    ends.channel.receive()
     ends.channel.piece(1, Echo("a"))
     ends.channel.reply(1, Blob([1, None]))
     ends.channel.refuse(2, "no", "not now")
@@ -130,6 +138,9 @@ def test_what_many_threads_say_at_once_comes_whole(ends: Ends) -> None:
         for _ in range(50):
             ends.channel.piece(call, Blob(bytes([call]) * 20_000))
 
+    for n in range(4):
+        ends.say(call(n, credit=50))
+        ends.channel.receive()
     threads = [threading.Thread(target=say, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
@@ -137,6 +148,94 @@ def test_what_many_threads_say_at_once_comes_whole(ends: Ends) -> None:
     for thread in threads:
         thread.join()
     assert all(frame["m"]["data"] == bytes([frame["id"]]) * 20_000 for frame in frames)
+
+
+@pytest.mark.rule("process.credit")
+def test_pieces_go_out_as_far_as_their_credit_and_no_further(ends: Ends) -> None:
+    ends.say(call(7, credit=2))
+    ends.channel.receive()
+    assert [ends.channel.offer(7, Echo(text)) for text in "abc"] == [True, True, False]
+    ends.say({"t": "credit", "id": 7, "n": 1})
+    assert ends.channel.receive(0) is None
+    assert [ends.channel.offer(7, Echo(text)) for text in "cd"] == [True, False]
+    ends.say({"t": "cancel", "id": 7})
+    assert ends.channel.receive() == IncomingCancel(7)
+    ends.channel.piece(7, Echo("unwanted"))
+    assert ends.channel.offer(7, Echo("last"), last=True)
+    ends.channel.reply(7, Echo("end"))
+    assert [frame["m"]["text"] for frame in ends.heard(5)] == ["a", "b", "c", "last", "end"]
+
+
+@pytest.mark.rule("process.credit")
+def test_pieces_that_nobody_gets_are_not_sent(ends: Ends) -> None:
+    ends.say(CALL)
+    ends.channel.receive()
+    ends.channel.piece(7, Echo("for nobody"))
+    ends.channel.reply(7, Echo("end"))
+    assert [frame["t"] for frame in ends.heard()] == ["reply"]
+
+
+@pytest.mark.rule("process.credit")
+@pytest.mark.parametrize("apart", [False, True], ids=["one thread", "reader apart"])
+@pytest.mark.parametrize("end", ["credit", "cancel", "stop", "gone"])
+def test_a_piece_without_credit_waits_for_it_or_for_the_end(ends: Ends, end: str, apart: bool) -> None:
+    heard, over = threading.Event(), threading.Event()
+    ends.say(call(7, credit=0))
+    if apart:
+        ends.channel.start_reader(lambda incoming: (heard if incoming else over).set())
+        assert heard.wait(PATIENCE)
+    else:
+        ends.channel.receive()
+    closed: list[ChannelClosed] = []
+
+    def send() -> None:
+        try:
+            ends.channel.piece(7, Echo("a"))
+        except ChannelClosed as error:
+            closed.append(error)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    if end == "gone":
+        ends.owner.close()
+    else:
+        ends.say({"t": end, "id": 7, "n": 1})
+    sender.join(PATIENCE)
+    assert not sender.is_alive()
+    assert bool(closed) == (end in ("stop", "gone"))
+    if end != "gone":
+        assert [frame["m"]["text"] for frame in ends.heard()] == ["a"] if end == "credit" else True
+        ends.owner.close()
+    assert not apart or over.wait(PATIENCE)
+
+
+@pytest.mark.rule("process.ping")
+@pytest.mark.rule("process.progress")
+def test_a_pong_counts_the_steps_of_whoever_computes(ends: Ends) -> None:
+    over = threading.Event()
+    ends.channel.start_reader(lambda incoming: None if incoming else over.set())
+    ends.say({"t": "ping"})
+    ends.say({"t": "ping"})
+    assert ends.heard(2) == [{"t": "pong", "steps": 0}] * 2
+    ends.channel.progress()
+    ends.say({"t": "ping"})
+    assert ends.heard() == [{"t": "pong", "steps": 1}]
+    ends.owner.close()
+    assert over.wait(PATIENCE)
+
+
+@pytest.mark.rule("process.ping")
+@pytest.mark.rule("process.progress")
+def test_a_child_of_one_thread_answers_pings_as_it_gets_on_and_keeps_calls_for_later(ends: Ends) -> None:
+    ends.say(CALL)
+    ends.say({"t": "ping"})
+    ends.channel.progress()
+    assert ends.heard() == [{"t": "pong", "steps": 2}]
+    ends.say({"t": "stop"})
+    ends.channel.progress()
+    assert ends.channel.receive(0) == IncomingCall(7, Echo("hi"))
+    with pytest.raises(ChannelClosed, match="stop"):
+        ends.channel.receive()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -9,15 +9,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aerix.actors import Exit, Ref, Refused, Reply, StartFailed, launch, start
+from aerix.actors import Call, Exit, ManualClock, Ref, Refused, Reply, StartFailed, launch, on, start
+from aerix.actors.bounds import CHILD_CREDIT, CHILD_PING, CHILD_PINGS_MISSED, CHILD_PROGRESS
 from aerix.actors.process import ProcessActor
 from aerix.actors.wire import Plain
-from tests.actors.bodies import CODEC, PATIENCE, Asker, Blob, Do, Echo, Ping, refusal, running
+from tests.actors.bodies import CODEC, PATIENCE, Asker, Blob, Do, Echo, Gate, Ping, Run, refusal, running
 
 BODIES = "tests.actors.bodies:"
 
@@ -68,6 +70,149 @@ def exit_of(ref: Ref) -> Exit:
     exit = ref.join(PATIENCE)
     assert exit is not None
     return exit
+
+
+# --- whether it lives, and how fast it may talk ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Answered when everything before it was handled; with ``ping``, after the child was sent one more."""
+
+    ping: bool = False
+
+
+class Timed(Owner):
+    """An owner on a clock that the test turns."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.clock = ManualClock()
+        self.pongs = threading.Semaphore(0)
+
+    def _heard(self, steps: int) -> None:
+        super()._heard(steps)
+        self.pongs.release()
+
+    def turn(self, times: int = 1) -> None:
+        """Turn the clock by one ping, and wait until its tick was handled."""
+        for _ in range(times):
+            self.clock.advance(CHILD_PING.value)
+            self.ref.ask(Ask(), PATIENCE)
+
+    @on(Ask)
+    def _asked(self, message: Ask) -> None:
+        if message.ping:
+            self._send({"t": "ping"})
+
+
+@pytest.mark.rule("process.ping")
+def test_a_child_that_misses_three_pings_is_killed() -> None:
+    owner = Timed("serve")
+    with owning(owner) as (ref, asker):
+        asker.sends(ref, Do("hang"))
+        asker.until(lambda a: a.pieces)
+        owner.turn(CHILD_PINGS_MISSED.count)
+        assert ref.alive
+        owner.clock.advance(CHILD_PING.value)
+        asker.until(lambda a: a.replies)
+        error = asker.replies[0].error
+        assert error is not None
+        assert error.code == "worker_died"
+        assert "signal SIGKILL: it answered none of 3 pings, 10 s apart" in error.message
+    assert exit_of(ref).kind == "lost"
+
+
+@pytest.mark.rule("process.progress")
+def test_a_child_that_answers_pings_and_gets_nowhere_is_killed_and_a_slow_one_is_not(tmp_path: Path) -> None:
+    steps = tmp_path / "steps"
+    os.mkfifo(steps)
+    owner = Timed("computes", {"steps": str(steps)})
+    with steps.open("r+b", buffering=0) as step, owning(owner) as (ref, asker):
+        asker.sends(ref, Echo("for ever"))
+        a_time = int(CHILD_PROGRESS.value / CHILD_PING.value)
+        for n in range(2 * a_time):  # twice as long as it may stand still, with a step now and then
+            if n % (a_time // 2) == 0:
+                step.write(b".")
+                until_step(owner)
+            owner.turn()
+            assert owner.pongs.acquire(timeout=PATIENCE)
+        assert ref.alive
+        owner.clock.advance(CHILD_PROGRESS.value)
+        asker.until(lambda a: a.replies)
+        assert "it made no progress for 600 s" in str(asker.replies[0].error)
+
+
+def until_step(owner: Timed) -> None:
+    """Ping until the child's count has moved: the step's byte may still be on its way."""
+    before = owner._steps
+    while owner._steps == before:
+        owner.ref.ask(Ask(ping=True), PATIENCE)
+        assert owner.pongs.acquire(timeout=PATIENCE)
+
+
+@pytest.mark.rule("process.ping")
+def test_a_child_with_nothing_to_do_is_left_alone() -> None:
+    owner = Timed()
+    with owning(owner) as (ref, _):
+        assert ref.ask(Echo("hi"), PATIENCE) == Echo("hi")
+        owner.turn()
+        assert owner.clock.pending == 0, "an idle child costs no processor time"
+        assert ref.ask(Echo("hi"), PATIENCE) == Echo("hi")
+        assert owner.clock.pending == 1
+        assert owner.pongs.acquire(blocking=False) is False
+
+
+@pytest.mark.rule("process.credit")
+def test_a_child_talks_no_faster_than_it_is_heard(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    asker, gate = Asker(), Gate()
+    with running(asker, "slow"), running(Timed("streams", {"count": str(count)}), "owner") as ref:
+        many = 50 * CHILD_CREDIT.count
+        call = asker.sends(ref, Echo("all", many))
+        asker.until(lambda a: len(a.pieces) > CHILD_CREDIT.count)
+        gate.hold(asker.ref)
+        assert len(asker.pieces) < many
+        while asker.ref.queued < CHILD_CREDIT.count / 2:
+            ref.ask(Ask(), PATIENCE)
+        for _ in range(20):
+            ref.ask(Ask(), PATIENCE)
+            assert asker.ref.queued <= CHILD_CREDIT.count, "what nobody takes must not pile up"
+        gate.free.set()
+        asker.until(lambda a: a.replies)
+        assert call.result() == Echo("all", many)
+        assert len(asker.pieces) == many
+    assert count.read_text() == str(many)
+
+
+@pytest.mark.rule("process.credit")
+def test_a_call_that_is_paused_gets_what_is_on_its_way_and_the_rest_when_it_goes_on(tmp_path: Path) -> None:
+    with owning(Owner("streams", {"count": str(tmp_path / "count")})) as (ref, asker):
+        many = 5 * CHILD_CREDIT.count
+        call: Call = asker.ref.ask(Run(lambda me: paused(me, ref, many)), PATIENCE)
+        asker.until(lambda a: len(a.pieces) == CHILD_CREDIT.count)
+        assert not call.done
+        asker.ref.ask(Run(lambda _: call.resume()), PATIENCE)
+        asker.until(lambda a: a.replies)
+        assert len(asker.pieces) == many
+
+
+def paused(asker: Asker, ref: Ref, pieces: int) -> Call:
+    call = asker.request(ref, Echo("all", pieces))
+    call.pause()
+    return call
+
+
+@pytest.mark.rule("process.credit")
+def test_a_cancel_reaches_a_child_that_waits_to_be_heard(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    asker = Asker()
+    with running(Owner("streams", {"count": str(count)}), "owner") as ref:
+        with running(asker, "asker"):
+            asker.ref.ask(Run(lambda me: paused(me, ref, 100 * CHILD_CREDIT.count)), PATIENCE)
+            asker.until(lambda a: len(a.pieces) == CHILD_CREDIT.count)
+        # The asker has ended, which cancels its call: the rest is sent to nobody.
+        assert ref.ask(Echo("next"), PATIENCE) == Echo("next")
 
 
 # --- calls --------------------------------------------------------------------------------------------------------

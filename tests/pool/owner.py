@@ -20,6 +20,8 @@ class Asked:
     """A request under way."""
 
     message: Any
+    paused: bool = False
+    """Whether the pieces that come first are all it takes."""
     pieces: list[Any] = field(default_factory=list)
     call: Call | None = None
     over: threading.Event = field(default_factory=threading.Event)
@@ -64,6 +66,8 @@ class _Owner(Actor):
     def _send(self, message: Send) -> None:
         call = message.asked.call = self.request(self._worker, message.asked.message)
         self._asked[call.token] = message.asked
+        if message.asked.paused:
+            call.pause()
 
     @on(GiveUp)
     def _give_up(self, message: GiveUp) -> None:
@@ -110,9 +114,9 @@ class Owner:
         assert self.info
         return self._port.pid
 
-    def ask(self, message: Any) -> Asked:
+    def ask(self, message: Any, *, paused: bool = False) -> Asked:
         assert self.worker.started.wait(PATIENCE)
-        asked = Asked(message)
+        asked = Asked(message, paused)
         self.owner.tell(Send(asked))
         return asked
 

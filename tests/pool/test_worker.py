@@ -3,11 +3,13 @@
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aerix.actors.bounds import CHILD_CREDIT
 from aerix.actors.child import Channel, ChannelClosed, IncomingCall
 from aerix.pool import protocol as p
 from aerix.pool import worker as under_test
@@ -75,6 +77,17 @@ def test_a_cancelled_generation_ends_with_what_it_has(play: Any) -> None:
         assert done.stop == "cancelled"
         assert done.text == b"".join(piece.data for piece in running.pieces).decode()
         assert 0 < len(done.text) < 5000
+
+
+@pytest.mark.rule("process.credit")
+def test_a_client_that_does_not_listen_holds_up_nobody_and_misses_nothing(play: Any) -> None:
+    with play({"match": "Hi", "text": "a" * 5000}, {"match": "Ho", "text": "next"}) as owner:
+        slow = owner.ask(p.Generate(5, owner.create(HI), 6000), paused=True)
+        slow.until(lambda pieces: len(pieces) == CHILD_CREDIT.count)
+        assert generate(owner, owner.create(replace(HI, text="Ho"))).result().text == "next"
+        assert slow.result().text == "a" * 5000
+        assert b"".join(piece.data for piece in slow.pieces).decode() == "a" * 5000
+        assert len(slow.pieces) == CHILD_CREDIT.count + 1, "what was not taken comes in one piece"
 
 
 @pytest.mark.rule("scheduler.queue-order")
