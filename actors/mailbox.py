@@ -72,7 +72,7 @@ class Mailbox(Generic[E]):
                     self._poller.wake()
 
     def get(self, timeout_s: float | None = None, *, system_only: bool = False) -> E | None:
-        """The next envelope, system lane first; None when ``timeout_s`` ran out."""
+        """The next envelope, system lane first; None when ``timeout_s`` ran out. Raises MailboxClosed."""
         deadline = None if timeout_s is None else monotonic() + timeout_s
         while True:
             if self._poller is not None and self._in_a_row >= _IO_EVERY:
@@ -93,6 +93,8 @@ class Mailbox(Generic[E]):
                 if self._poller is None:
                     self._filled.wait(left)
                     self._waiting = False
+                if self._closed:
+                    raise MailboxClosed
                     continue
             self._in_a_row = 0
             ready = self._poller.poll(left)
@@ -120,8 +122,8 @@ class Mailbox(Generic[E]):
     def watch(self, fileobj: Any, read: Callable[[], None] | None, write: Callable[[], None] | None) -> None:
         """Run ``read`` or ``write`` in the actor's thread whenever the descriptor is ready; both None forgets it."""
         if self._poller is None:
-            if read is None and write is None:
-                return  # nothing is watched, or the mailbox is closed and watches nothing any more
+            if self._closed or (read is None and write is None):
+                return  # a closed mailbox watches nothing any more
             with self._lock:
                 self._poller = _Poller()
         self._poller.watch(fileobj, read, write)
@@ -138,13 +140,13 @@ class _Poller:
 
     def __init__(self) -> None:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._selector = selectors.EpollSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, (None, None))
 
     def wake(self) -> None:
         os.eventfd_write(self._wake, 1)
 
     def poll(self, timeout_s: float | None) -> Ready | None:
+        self._selector = selectors.EpollSelector()  # it closes itself, should there be no second descriptor
         events: list[tuple[selectors.SelectorKey, int]] = []
         for key, mask in self._selector.select(timeout_s):
             if key.fd == self._wake:

@@ -24,11 +24,13 @@ from aerix.actors import (
     StopChild,
     Supervisor,
     Tick,
+    launch,
     on,
     start,
     whereis,
 )
 from tests.actors.bodies import PATIENCE, Gate, Puppet, Run, refusal, running
+from tests.actors.test_process import Owner, ended
 
 KINDS = ("permanent", "transient", "temporary")
 EXITS = ("normal", "shutdown", "crash", "killed", "lost")
@@ -234,6 +236,24 @@ def test_a_sibling_that_fails_while_it_is_to_be_stopped_anyway_is_not_counted(gr
         assert [tree.ask(Run(lambda me, n=n: me.restarts(n)), PATIENCE) for n in "abc"] == [1, 0, 0]
 
 
+@pytest.mark.rule("supervisor.intensity")
+def test_a_child_that_fails_while_its_own_stop_waits_for_its_turn_is_not_counted(grove: Grove) -> None:
+    gate = Gate()
+    with grove.growing(*grove.specs("abc"), strategy="one_for_all", intensity=Intensity(0, 60)) as tree:
+        gate.hold(child("c"))
+        stops = [threading.Thread(target=tree.ask, args=(StopChild(name), PATIENCE)) for name in "ca"]
+        for name, stop in zip("ca", stops, strict=True):
+            stop.start()
+            while not tree.ask(Run(lambda me, n=name: me._children[n].stopped), PATIENCE):
+                pass
+        end("a")  # c must have ended before it is asked to
+        grove.history.until_seen("down a")
+        gate.free.set()
+        for stop in stops:
+            stop.join(PATIENCE)
+        assert set(grove.refs(tree)) == {"b"}
+
+
 def test_another_failure_while_siblings_stop_still_waits_for_them(grove: Grove) -> None:
     gate = Gate()
     with grove.growing(*grove.specs("abc"), strategy="one_for_all") as tree:
@@ -319,6 +339,24 @@ def test_what_a_first_child_refused_with_is_what_the_start_is_refused_with(grove
     with pytest.raises(Refused, match="somebody else has it") as refused:
         start(grove.tree(grove.spec("a", [locked])), "tree")
     assert refused.value.code == "locked"
+
+
+def test_an_added_child_that_refuses_while_the_first_start_is_no_start_error_of_the_tree(
+    grove: Grove,
+) -> None:
+    gate = threading.Event()
+
+    def refuse() -> None:
+        raise Refused("locked", "somebody else has it")
+
+    ref = launch(grove.tree(grove.spec("a", [lambda: assert_set(gate)])), "tree")
+    grove.history.until_seen("start a")
+    assert refusal(ref, StartChild(grove.spec("x", [refuse]))).code == "start_failed"
+    gate.set()
+    assert ref.started.wait(PATIENCE)
+    assert (ref.up, ref.refusal) == (True, None)
+    ref.stop()
+    assert ref.join(PATIENCE)
 
 
 @pytest.mark.parametrize("kind", ["normal", "crash"])
@@ -461,6 +499,27 @@ def test_what_one_level_gives_up_is_restarted_by_the_level_above_until_that_give
     assert grove.history.events.count("start twig") == 2
 
 
+@pytest.mark.rule("supervisor.reason-upward")
+def test_whoever_is_stopped_for_anothers_sake_is_told_why(grove: Grove) -> None:
+    tree = start(grove.tree(*grove.specs("ab"), strategy="rest_for_one", intensity=Intensity(1, 60)), "tree")
+    first = child("b")
+    end("a")
+    grove.history.until_seen("up b", 2)
+    second = child("b")
+    end("a")
+    assert first.join(PATIENCE) == Exit("shutdown", "a ended: ValueError: no luck")
+    assert second.join(PATIENCE) == Exit("shutdown", "restart limit: a ended again: ValueError: no luck")
+    assert tree.join(PATIENCE) == Exit("crash", "restart limit: a ended again: ValueError: no luck")
+
+
+@pytest.mark.rule("supervisor.reason-upward")
+def test_whoever_is_stopped_with_the_tree_is_told_what_the_tree_was_told(grove: Grove) -> None:
+    tree = start(grove.tree(*grove.specs("ab")), "tree")
+    refs = [child("a"), child("b")]
+    tree.stop("enough")
+    assert [ref.join(PATIENCE) for ref in refs] == [Exit("shutdown", "enough")] * 2
+
+
 @pytest.mark.rule("supervisor.start-error")
 def test_a_child_that_fails_its_restart_is_tried_again_and_counted(grove: Grove) -> None:
     with grove.growing(
@@ -526,6 +585,55 @@ def test_a_teardown_that_hangs_is_abandoned(grove: Grove) -> None:
     grove.turn(tree, 3)
     assert tree.join(PATIENCE)
     free.set()
+
+
+class Sloppy(Limb):
+    """Its clean-up fails."""
+
+    def teardown(self, exit: Exit) -> None:
+        super().teardown(exit)
+        raise OSError("no disk")
+
+
+@pytest.mark.rule("supervisor.kinds")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_clean_up_that_fails_is_a_crash_where_nobody_asked_and_an_end_where_somebody_did(
+    grove: Grove, strategy: str
+) -> None:
+    spec = ChildSpec("b", lambda: Sloppy(grove.history), restart="transient", grace_s=None)
+    with grove.growing(grove.spec("a"), spec, strategy=strategy) as tree:
+        ref = child("b")
+        ref.tell(Run(lambda me: me.stop()))
+        grove.history.until_seen("up b", 2)
+        assert ref.exit is not None
+        assert (ref.exit.kind, ref.exit.detail.splitlines()[-1]) == ("crash", "OSError: no disk")
+        assert tree.ask(StopChild("b"), PATIENCE) is None
+        assert set(grove.refs(tree)) == {"a"}
+        assert tree.ask(Run(lambda me: me.restarts("a")), PATIENCE) == 0
+
+
+@pytest.mark.rule("supervisor.grace")
+def test_a_tree_over_its_grace_ends_what_can_be_killed_below_it_at_once(grove: Grove) -> None:
+    """A process that ignores TERM, with graces that last longer than the test."""
+    owner = Owner(args={"deaf": True})
+    gate = Gate()
+    inner = ChildSpec(
+        "inner",
+        lambda: grove.tree(ChildSpec("process", lambda: owner, grace_s=None), grove.spec("thread")),
+        grace_s=3,
+    )
+    tree = start(grove.tree(inner), "tree")
+    gate.hold(child("thread"))
+    process, below = child("process"), child("inner")
+    tree.stop()
+    while grove.state(below, "thread") != "stopping":
+        pass
+    grove.turn(tree, 3)
+    assert tree.join(PATIENCE) == Exit("shutdown", "shutdown")
+    assert process.join(PATIENCE)
+    assert ended(owner.pid)
+    gate.free.set()
+    assert below.join(PATIENCE)
 
 
 def test_the_late_end_of_an_abandoned_child_is_not_taken_for_its_successors(grove: Grove) -> None:
@@ -651,19 +759,20 @@ def test_a_tree_that_crashes_itself_stops_its_children(grove: Grove) -> None:
     refusal(tree, Run(lambda _: fails()))
     for ref in refs:
         exit = ref.join(PATIENCE)
-        assert exit == Exit("shutdown", "crash")
+        assert exit == Exit("shutdown", "tree ended: OSError: no disk")
 
 
 # --- significant and dynamic children -----------------------------------------------------------------------------
 
 
 @pytest.mark.rule("supervisor.significant")
-@pytest.mark.parametrize("kind", ["normal", "crash"])
-def test_the_end_of_a_significant_child_ends_the_tree_in_order(grove: Grove, kind: str) -> None:
+@pytest.mark.rule("supervisor.reason-upward")
+@pytest.mark.parametrize(("kind", "why"), [("normal", "as planned"), ("crash", "ValueError: no luck")])
+def test_the_end_of_a_significant_child_ends_the_tree_in_order(grove: Grove, kind: str, why: str) -> None:
     specs = [grove.spec("a"), grove.spec("b", restart="temporary", significant=True), grove.spec("c")]
     tree = start(grove.tree(*specs), "tree")
     end("b", kind)
-    assert tree.join(PATIENCE) == Exit("shutdown", "b ended")
+    assert tree.join(PATIENCE) == Exit("shutdown", f"b ended: {why}")
     assert grove.history.events[-3:] == ["down b", "stop c", "stop a"]
 
 
