@@ -9,7 +9,6 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
 from typing import Any, TypeVar
 
 import pykka
@@ -119,7 +118,7 @@ class Call:
 
     __slots__ = ("_answer", "_paused", "_untold", "done", "error", "token", "value")
 
-    def __init__(self, answer: Answer, message: object) -> None:
+    def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._paused = False
         self._untold = 0  # pieces that were taken since the holder was last told
@@ -137,11 +136,6 @@ class Call:
 
     def cancel(self) -> None:
         """Tell whoever works on it that the answer is not wanted; it is still answered."""
-    @property
-    def holder(self) -> str:
-        """The name of the actor that works on it now."""
-        return self._answer.holder.name
-
         if not self.done:
             self._answer.give_up()
 
@@ -327,7 +321,7 @@ class Actor:
     def request(self, ref: Ref, message: object) -> Call:
         """Send a message whose answer comes back here as Piece and Reply. Never raises: a refusal is the answer."""
         answer = Answer(self.ref, None, ref)
-        call = self._life.calls[answer.token] = Call(answer, message)
+        call = self._life.calls[answer.token] = Call(answer)
         try:
             ref.send(message, answer)
         except Refused as error:
@@ -365,27 +359,17 @@ class _Shell(pykka.ThreadingActor):
     """The Pykka actor around ours: it gives the thread and the registry, and none of its own rules."""
 
     use_daemon_thread = True
-_running: dict[int, Actor] = {}
-"""Every actor whose thread has not ended, by its incarnation."""
 
-
-def living() -> list[Actor]:
-    """Every actor of this process whose thread has not ended, also one that was given up. Takes no lock."""
-    return list(_running.values())
-
-
-
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
-        self._life = actor._life  # noqa: SLF001  # the one private thing of an actor
-        _running[actor.ref.incarnation] = actor
+    def __init__(self, life: Life, name: str) -> None:
+        self._life = life
+        self._name = name
         super().__init__()
 
     def _create_actor_inbox(self) -> Any:  # type: ignore[override]  # a method here: the life has the mailbox
         return self._life.mailbox
 
     def _start_actor_loop(self) -> None:
-        thread = threading.Thread(target=self._actor_loop, name=self._actor.name, daemon=True)
+        thread = threading.Thread(target=self._actor_loop, name=self._name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the system gives no more threads: an end like any other
@@ -404,7 +388,6 @@ def living() -> list[Actor]:
 
 
 class Unstartable(Actor):
-        _running.pop(self._actor.ref.incarnation, None)
     """Stands in for an actor that cannot be started, so that this is told as every start error is."""
 
     def __init__(self, error: Exception) -> None:
@@ -425,8 +408,8 @@ def launch(actor: Actor, name: str, monitor: Ref | None = None) -> Ref:
     if not _enter(ref):
         actor = Unstartable(Refused("name_taken", f"an actor named {name} lives already"))
     actor.name, actor.ref = name, ref
-    actor._life = Life(actor, ref, mailbox, monitor)  # noqa: SLF001  # the one private thing of an actor
-    _Shell.start(actor)
+    actor._life = life = Life(actor, ref, mailbox, monitor)  # noqa: SLF001  # the one private thing of an actor
+    _Shell.start(life, name)
     return ref
 
 

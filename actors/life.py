@@ -9,7 +9,6 @@ from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aerix.actors.dump import SETUP, TEARDOWN
 from aerix.actors.log import log
 from aerix.actors.mailbox import Mailbox, Ready
 from aerix.actors.messages import (
@@ -81,7 +80,6 @@ class Life:
                 self._handle(envelope)
         except Cancelled as cancelled:
             self.exit = Exit("shutdown", cancelled.reason)
-            self.doing = None
         except Refused as refusal:  # of setup: a handler's is answered where it is raised
             self._ref.refusal = refusal
             self.exit = Exit("crash", refusal.message)
@@ -111,7 +109,6 @@ class Life:
             return
         self.answer = answer
         try:
-            self.doing = None
             value = self._dispatch(message)
         except Refused as refusal:
             if self.answer is not None:
@@ -132,7 +129,7 @@ class Life:
             if self.answer is not None:
                 self.answer.reply(value)
         finally:
-            self.answer = self.doing = None
+            self.answer = None
 
     def _dispatch(self, message: Any) -> object:
         kind = type(message)
@@ -196,7 +193,6 @@ class Life:
         tokens: set[int],
         on_piece: "Callable[[Call, Any], None] | None",
         aside: "list[Envelope]",
-            self.waited = before
     ) -> bool:
         """Handle a message that came during a wait for these calls; False leaves it for later."""
         match message:
