@@ -86,6 +86,8 @@ class Mailbox(Generic[E]):
                 if self._user and not system_only:
                     self._in_a_row += 1
                     return self._user.popleft()
+                if self._closed:
+                    raise MailboxClosed
                 left = None if deadline is None else deadline - monotonic()
                 if left is not None and left <= 0:
                     return None
@@ -93,8 +95,6 @@ class Mailbox(Generic[E]):
                 if self._poller is None:
                     self._filled.wait(left)
                     self._waiting = False
-                if self._closed:
-                    raise MailboxClosed
                     continue
             self._in_a_row = 0
             ready = self._poller.poll(left)
@@ -139,6 +139,7 @@ class _Poller:
     """epoll over an actor's descriptors and an eventfd that wakes it for a message."""
 
     def __init__(self) -> None:
+        self._selector = selectors.EpollSelector()  # it closes itself, should there be no second descriptor
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake, selectors.EVENT_READ, (None, None))
 
@@ -146,7 +147,6 @@ class _Poller:
         os.eventfd_write(self._wake, 1)
 
     def poll(self, timeout_s: float | None) -> Ready | None:
-        self._selector = selectors.EpollSelector()  # it closes itself, should there be no second descriptor
         events: list[tuple[selectors.SelectorKey, int]] = []
         for key, mask in self._selector.select(timeout_s):
             if key.fd == self._wake:
