@@ -71,6 +71,22 @@ HELLO = Bound("pool.hello", 30, "seconds to the first frame", "Connection", "sto
 OPEN = Bound(
     "pool.open-connections", 256, "connections", "Listener", "refuse", "refused: too_many_connections"
 )
+UNREAD = Bound(
+    "pool.unread",
+    65_536,
+    "bytes that a client does not read",
+    "Connection",
+    "wait",
+    "the client is not read either",
+)
+REQUESTS = Bound(
+    "pool.open-requests",
+    256,
+    "unanswered requests of a connection",
+    "Connection",
+    "refuse",
+    "refused: pool_busy",
+)
 ACCEPT_PAUSE = Bound(
     "pool.accept-pause", 1, "seconds without accepting", "Listener", "wait", "clients wait in the backlog"
 )
@@ -107,7 +123,7 @@ STATUS_WAIT = Bound(
 
 DAEMON_ROWS = (
     PULL_SILENCE, PULL_LOCK, CONTROL, FRAMES, AUTOSTART, AUTOSTART_EVERY, STARTS, STOP_WAIT, START_LOG, CONNECTIONS, LINK_QUEUE, LOST_IN_A_ROW,
-    GENERATION, IDLE, HELLO, OPEN, ACCEPT_PAUSE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBER_DELAY, MEMBER_HELD, HELD_PROGRESS,
+    GENERATION, IDLE, HELLO, OPEN, UNREAD, REQUESTS, ACCEPT_PAUSE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBER_DELAY, MEMBER_HELD, HELD_PROGRESS,
     WORKER_WINDOW, CANCEL_REACTION, STATUS_WAIT,
 )  # fmt: skip
 
@@ -137,7 +153,40 @@ TEXTS = Bound("worker.texts", 64, "texts of a OneOf", "worker", "refuse", "refus
 SCRIPT = Bound(
     "worker.script", 16 * 1024 * 1024, "bytes of a script", "worker", "refuse", "refused: bad_script"
 )
+TEMPLATE_TIME = Bound(
+    "worker.template-time", 5, "seconds of one rendering", "worker", "kill", "refused: bad_template"
+)
+TEMPLATE_START = Bound("worker.template-start", 30, "seconds", "worker", "kill", "refused: bad_template")
+TEMPLATE_TEXT = Bound(
+    "worker.template-text",
+    1024 * 1024,
+    "characters of one rendering",
+    "worker",
+    "refuse",
+    "refused: bad_template",
+)
+TEMPLATE_MEMORY = Bound(
+    "worker.template-memory",
+    512 * 1024 * 1024,
+    "bytes of its process",
+    "worker",
+    "refuse",
+    "refused: bad_template",
+)
+THINKING = Bound(
+    "worker.thinking",
+    1024,
+    "tokens before a turn",
+    "worker",
+    "cut",
+    "the thinking is closed",
+    "models.REF.thinking",
+)
+UNSCORED = Bound("worker.unscored", 8, "tokens of a OneOf that is not scored", "worker", "cut", "no choice")
 
-WORKER_ROWS = (BATCH, SEQUENCES, CONTEXTS, QUEUE, SEGMENTS, SCHEMA, TEXTS, SCRIPT)
+WORKER_ROWS = (
+    BATCH, SEQUENCES, CONTEXTS, QUEUE, SEGMENTS, SCHEMA, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
+    THINKING, UNSCORED,
+)  # fmt: skip
 
 ROWS = (*DAEMON_ROWS, *WORKER_ROWS)

@@ -14,7 +14,7 @@ from typing import Any
 import aerix.pool.protocol as p
 from aerix.actors import Actor, Call, Exit, Gone, Piece, Ref, Refused, Reply, Stop, System, Tick, on, whereis
 from aerix.actors.wire import Plain, WireError
-from aerix.pool.bounds import HELLO
+from aerix.pool.bounds import HELLO, REQUESTS, UNREAD
 from aerix.pool.line import Line
 
 CONNECTIONS = "connections"
@@ -86,7 +86,6 @@ class Connection(Actor):
         self._owner: Ref | None = None
         """On a generation's connection, its control connection."""
         self._joining: Call | None = None
-        self._early: list[Any] = []
         self._open: dict[int, _Open] = {}
         self._contexts: dict[str, str] = {}
         """The member of each context of this control connection."""
@@ -95,7 +94,8 @@ class Connection(Actor):
 
     def setup(self) -> None:
         """Wait for Hello, for so long."""
-        self._line = Line(self, self._sock, self)
+        self._line = Line(self, self._sock, self, UNREAD.count)
+        self._line.drained = self._take_pieces
         self.after(HELLO.value, None)
 
     @on(Tick)
@@ -107,9 +107,7 @@ class Connection(Actor):
 
     def take(self, line: Line, message: Any) -> None:
         """A message came from the client."""
-        if self._joining is not None:
-            self._early.append(message)
-        elif not self._greeted:
+        if not self._greeted:
             self._greet(message)
         else:
             self._serve(message)
@@ -156,13 +154,11 @@ class Connection(Actor):
                 self._reject("unknown_owner", "no control connection has this owner token, or it has closed")
             else:
                 self._owner, self._joining = owner, self.request(owner, _Join(secret))
+                self._line.hold(True)
 
     def _welcome(self, owner: str) -> None:
         self._greeted = True
         self._line.send(p.Welcome(p.VERSION, self._version, os.getpid(), owner))
-        early, self._early = self._early, []
-        for message in early:
-            self._serve(message)
 
     @on(_Join)
     def _let_join(self, message: _Join) -> str:
@@ -176,6 +172,7 @@ class Connection(Actor):
             self._reject("unknown_owner", reply.error.message)
         else:
             self._welcome(reply.value)
+            self._line.hold(False)
 
     # --- requests
 
@@ -190,6 +187,8 @@ class Connection(Actor):
             for one in self._open.values():
                 if one.id == request.target:
                     one.call.cancel()
+        elif len(self._open) >= REQUESTS.count:
+            raise Refused("pool_busy", f"{len(self._open)} requests of this connection are not answered yet")
         elif self._owner is not None:
             if not isinstance(request, p.Generate):
                 raise Refused("wrong_connection", "a generation's connection takes Generate and Cancel only")
@@ -247,6 +246,13 @@ class Connection(Actor):
     def _piece(self, message: Piece) -> None:
         if one := self._open.get(message.token):
             self._line.send(message.value, answers=one.id)
+            if self._line.full:
+                one.call.pause()
+
+    def _take_pieces(self) -> None:
+        """The client reads again: so do we."""
+        for one in self._open.values():
+            one.call.resume()
 
     @on(Reply)
     def _answered(self, message: Reply) -> None:

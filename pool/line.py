@@ -1,6 +1,8 @@
 """One connection between a pool and a client, as the actor at either end sees it: messages out, messages in, its end."""
 
 import socket
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -26,17 +28,40 @@ class Listener(Protocol):
 
 
 class Line:
-    """A connected socket that speaks the protocol. Belongs to ``actor``, used in its thread only."""
+    """A connected socket that speaks the protocol. Belongs to ``actor``, used in its thread only.
 
-    def __init__(self, actor: Actor, sock: socket.socket, listener: Listener) -> None:
+    With ``unread``, the other end is not read while more than so many bytes wait for it: who asks and never reads has
+    to wait, and costs no more memory. Only one of two ends may do so, else both could wait for ever.
+    """
+
+    def __init__(
+        self, actor: Actor, sock: socket.socket, listener: Listener, unread: int | None = None
+    ) -> None:
         self._actor = actor
+        self._unread = unread
         self._frames = FrameSocket(sock, self._want_write)
         self.listener = listener
         """May be exchanged, as when a handshake is over."""
         self.open = True
+        self.drained: Callable[[], None] | None = None
+        """Called when the line was ``full`` and is not any more."""
         self._told = False
         self._broken: WireError | None = None
+        self._came: deque[Plain] = deque()
+        """Frames that were read and not handed on."""
+        self._held = self._writing = False
         actor.watch(self._frames, self._read)
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits for the other end than it should."""
+        return self._unread is not None and self._frames.waiting > self._unread
+
+    def hold(self, held: bool) -> None:
+        """Hand nothing on, and read nothing, for now; or do so again."""
+        self._held = held
+        if not held:
+            self._hand_on_all()
 
     def send(self, message: Any, answers: int | None = None) -> None:
         """Send a message; ``answers`` is the request id that it carries, in place of its own.
@@ -66,6 +91,9 @@ class Line:
             self._frames.close()
 
     def _read(self) -> None:
+        if self._broken is not None:
+            self._end(self._broken)
+            return
         try:
             frames = self._frames.receive()
         except WireError as error:
@@ -75,11 +103,15 @@ class Line:
             self._end(_as_wire(error))
             return
         if frames is None:
-            self._end(self._broken)
+            self._end(None)
             return
-        for plain in frames:
-            if self.open:
-                self._hand_on(plain)
+        self._came.extend(frames)
+        self._hand_on_all()
+
+    def _hand_on_all(self) -> None:
+        while self._came and self.open and not (self._held or self.full):
+            self._hand_on(self._came.popleft())
+        self._watch()
 
     def _hand_on(self, plain: Plain) -> None:
         try:
@@ -90,10 +122,16 @@ class Line:
             self.listener.take(self, message)
 
     def _flush(self) -> None:
+        was_full = self.full
         try:
             self._frames.flush()
         except OSError as error:
             self._break(error)
+            return
+        if was_full and not self.full:
+            self._hand_on_all()
+            if self.drained is not None:
+                self.drained()
 
     def _break(self, error: WireError | OSError) -> None:
         """Make the socket readable at its end, so that the end is told from the loop and not from inside a send."""
@@ -103,11 +141,21 @@ class Line:
         self._want_write(False)
 
     def _want_write(self, wanted: bool) -> None:
-        self._actor.watch(self._frames, self._read, self._flush if wanted else None)
+        self._writing = wanted
+        self._watch()
+
+    def _watch(self) -> None:
+        """Read, unless there is enough to do; a broken line is read for its end to be told."""
+        if self.open:
+            waits = self._broken is None and (self._held or self.full or bool(self._came))
+            self._actor.watch(
+                self._frames, None if waits else self._read, self._flush if self._writing else None
+            )
 
     def _end(self, error: WireError | None) -> None:
         if not self._told:
             self._told = True
+            self._came.clear()
             self.listener.ended(self, error)
 
 
