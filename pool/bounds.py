@@ -11,6 +11,23 @@ PULL_LOCK = Bound(
     "models.pull-lock", 3600, "seconds", "aerix models pull", "refuse", "refused: model_pull_failed"
 )
 
+HEADER_BYTES = Bound(
+    "models.header-bytes",
+    256 * 1024 * 1024,
+    "bytes of a model file's header",
+    "whoever loads a model",
+    "refuse",
+    "refused: model_broken_file",
+)
+HEADER_ENTRIES = Bound(
+    "models.header-entries",
+    4_000_000,
+    "texts in the lists of a model file's header",
+    "whoever loads a model",
+    "refuse",
+    "refused: model_broken_file",
+)
+
 # --- the client ---------------------------------------------------------------------------------------------------
 
 CONTROL = Bound("pool.control", 30, "seconds without an answer", "PoolLink", "kill", "failed: pool_silent")
@@ -25,7 +42,7 @@ AUTOSTART = Bound(
     "pool.start_timeout_secs",
 )
 AUTOSTART_EVERY = Bound(
-    "pool.autostart-every", 0.5, "seconds between two tries", "PoolLink", "retry", "tried again"
+    "pool.autostart-every", 0.5, "seconds between two tries", "PoolLink", "retry", "tried again", least=0.001
 )
 STARTS = Bound(
     "pool.starts", 3, "daemons started for one connection", "PoolLink", "retry", "failed: pool_exited"
@@ -42,6 +59,7 @@ CONNECTIONS = Bound(
     "wait",
     "waiting is no end",
     "pool.max_connections",
+    least=1,
 )
 LINK_QUEUE = Bound("pool.link-queue", 256, "requests that wait", "PoolLink", "refuse", "refused: pool_busy")
 LOST_IN_A_ROW = Bound(
@@ -69,7 +87,13 @@ IDLE = Bound(
 )
 HELLO = Bound("pool.hello", 30, "seconds to the first frame", "Connection", "stop", "refused: no_hello")
 OPEN = Bound(
-    "pool.open-connections", 256, "connections", "Listener", "refuse", "refused: too_many_connections"
+    "pool.open-connections",
+    256,
+    "connections",
+    "Listener",
+    "refuse",
+    "refused: too_many_connections",
+    least=1,
 )
 UNREAD = Bound(
     "pool.unread",
@@ -90,9 +114,7 @@ REQUESTS = Bound(
 ACCEPT_PAUSE = Bound(
     "pool.accept-pause", 1, "seconds without accepting", "Listener", "wait", "clients wait in the backlog"
 )
-MEMBER_LOAD = Bound(
-    "pool.member-load", 900, "seconds", "Member", "kill", "refused: load_failed", "pool.start_timeout_secs"
-)
+MEMBER_LOAD = Bound("pool.member-load", 900, "seconds", "Member", "kill", "refused: load_failed")
 MEMBER_RESTARTS = Bound(
     "pool.member-restarts", 3, "restarts a window", "Member", "stop", "refused: member_failed"
 )
@@ -110,21 +132,39 @@ HELD_PROGRESS = Bound(
     "Member",
     "wait",
     "the client waits on",
+    least=0.001,
 )
 WORKER_WINDOW = Bound(
-    "pool.worker-window", 256, "unanswered calls of a worker", "Member", "refuse", "refused: pool_busy"
+    "pool.worker-window",
+    256,
+    "unanswered calls of a worker",
+    "Member",
+    "refuse",
+    "refused: pool_busy",
+    least=1,
 )
 CANCEL_REACTION = Bound(
     "pool.cancel-reaction", 30, "seconds from Cancel to the end", "Member", "kill", "failed: member_restarted"
+)
+PERMIT_SLICE = Bound(
+    "pool.permit-slice", 2, "seconds of computing while others wait", "Permits", "wait", "the next one's turn"
+)
+PERMIT_RECALL = Bound(
+    "pool.permit-recall",
+    30,
+    "seconds until a step has given back its threads",
+    "Permits",
+    "wait",
+    "others compute beside it",
 )
 STATUS_WAIT = Bound(
     "pool.status-wait", 2, "seconds for a worker's numbers", "Member", "cut", "the last known numbers"
 )
 
 DAEMON_ROWS = (
-    PULL_SILENCE, PULL_LOCK, CONTROL, FRAMES, AUTOSTART, AUTOSTART_EVERY, STARTS, STOP_WAIT, START_LOG, CONNECTIONS, LINK_QUEUE, LOST_IN_A_ROW,
+    PULL_SILENCE, PULL_LOCK, HEADER_BYTES, HEADER_ENTRIES, CONTROL, FRAMES, AUTOSTART, AUTOSTART_EVERY, STARTS, STOP_WAIT, START_LOG, CONNECTIONS, LINK_QUEUE, LOST_IN_A_ROW,
     GENERATION, IDLE, HELLO, OPEN, UNREAD, REQUESTS, ACCEPT_PAUSE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBER_DELAY, MEMBER_HELD, HELD_PROGRESS,
-    WORKER_WINDOW, CANCEL_REACTION, STATUS_WAIT,
+    WORKER_WINDOW, CANCEL_REACTION, PERMIT_SLICE, PERMIT_RECALL, STATUS_WAIT,
 )  # fmt: skip
 
 # --- the worker ---------------------------------------------------------------------------------------------------
@@ -137,9 +177,16 @@ BATCH = Bound(
     "wait",
     "more steps",
     "models.REF.batch",
+    least=1,
 )
 SEQUENCES = Bound(
-    "worker.sequences", 16, "token lists in the cache", "worker", "cut", "the least recently used goes"
+    "worker.sequences",
+    16,
+    "token lists in the cache",
+    "worker",
+    "cut",
+    "the least recently used goes",
+    least=1,
 )
 CONTEXTS = Bound("worker.contexts", 1024, "contexts", "worker", "refuse", "refused: too_many_contexts")
 QUEUE = Bound("worker.queue", 256, "generations that wait", "worker", "refuse", "refused: pool_busy")
@@ -149,6 +196,13 @@ SEGMENTS = Bound(
 SCHEMA = Bound(
     "worker.schema", 1024 * 1024, "bytes of a schema", "worker", "refuse", "refused: bad_constraint"
 )
+PASSED_OVER = Bound(
+    "worker.passed-over", 2, "times that a generation is passed over", "worker", "wait", "it is the next one"
+)
+PROMPT_SLICE = Bound(
+    "worker.prompt-slice", 96, "rows of a prompt beside replies", "worker", "wait", "more steps"
+)
+REPLY_SLICE = Bound("worker.reply-slice", 64, "rows of a reply a step", "worker", "wait", "more steps")
 TEXTS = Bound("worker.texts", 64, "texts of a OneOf", "worker", "refuse", "refused: bad_constraint")
 SCRIPT = Bound(
     "worker.script", 16 * 1024 * 1024, "bytes of a script", "worker", "refuse", "refused: bad_script"
@@ -185,7 +239,7 @@ THINKING = Bound(
 UNSCORED = Bound("worker.unscored", 8, "tokens of a OneOf that is not scored", "worker", "cut", "no choice")
 
 WORKER_ROWS = (
-    BATCH, SEQUENCES, CONTEXTS, QUEUE, SEGMENTS, SCHEMA, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
+    BATCH, SEQUENCES, CONTEXTS, QUEUE, PASSED_OVER, PROMPT_SLICE, REPLY_SLICE, SEGMENTS, SCHEMA, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
     THINKING, UNSCORED,
 )  # fmt: skip
 

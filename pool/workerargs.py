@@ -4,6 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
 
+from aerix.pool.bounds import THINKING
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerArgs:
@@ -25,8 +27,19 @@ class WorkerArgs:
     """Rows computed in one step; 0: the bound ``worker.batch``."""
     memory: int = 0
     """Bytes that the rows may take; 0: no limit but what the system gives."""
+    room: int = 0
+    """Bytes that the whole worker may take; 0: the machine's limit (``fit.memory_limit``)."""
+    kv_type: str = "f16"
+    """The type of the numbers in the cache, a key of ``fit.KV_BYTES``."""
+    gpu_layers: int = -1
+    """Layers on the GPU; negative: as many as fit."""
     template: str = ""
-    """A chat template (its text, not its file) in place of the model's own."""
+    """A chat template (its text, not its file), or the name of a built-in one, in place of the model's own."""
+    thinking: int = THINKING.count
+    """Tokens that a model which thinks first may think with before a turn; 0 switches it off."""
+
+    leashed: bool = False
+    """Whether it computes only what its daemon permits it to."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a child process's arguments."""
