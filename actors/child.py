@@ -162,7 +162,7 @@ class Channel:
                     return incoming
             if self._over:
                 raise ChannelClosed(self._over)
-            if not wait_readable(self._sock, None if deadline is None else deadline - monotonic()):
+            if deadline is not None and not wait_readable(self._sock, deadline - monotonic()):
                 return None
             self._read()
 

@@ -21,7 +21,7 @@ Plain = dict[str, Any]
 """A message as a map of plain values."""
 
 _LENGTH = struct.Struct(">I")
-_READ = 262_144
+_READ = 65_536  # from 128 KiB on, the allocator maps fresh pages for every read
 
 
 class WireError(Exception):
@@ -197,12 +197,13 @@ _SCALARS = frozenset({str, bytes, float, bool, type(None)})
 _LARGEST = 2**64
 
 
-def _check_plain(value: Any, depth: int = 1) -> Any:
+def _check_plain(value: Any, levels: int | None = None) -> Any:
     """A value of no declared type: plain all the way down (CBOR's ``undefined`` and other simple values are not)."""
     kind = type(value)
     if kind in _SCALARS or (kind is int and -_LARGEST <= value < _LARGEST):
         return value
-    if depth > DEPTH.count:
+    left = DEPTH.count if levels is None else levels
+    if left == 0:
         raise _MistypedError(" is nested too deep")
     if kind is dict:
         for key in value:
@@ -215,7 +216,7 @@ def _check_plain(value: Any, depth: int = 1) -> Any:
         raise _MistypedError(f" holds {_kind(value)}, which is no plain value")
     for item in items:
         if type(item) not in _SCALARS:
-            _check_plain(item, depth + 1)
+            _check_plain(item, left - 1)
     return value
 
 
@@ -271,11 +272,12 @@ def _framed(body: bytes) -> bytes:
 
 def unpack(body: bytes) -> Plain:
     """The map in a frame's body: JSON where it begins with a brace, else CBOR. Raises WireError."""
-    value = _unpack_json(body) if body[:1] == b"{" else _unpack_cbor(body)
+    depth = DEPTH.count
+    value = _unpack_json(body) if body[:1] == b"{" else _unpack_cbor(body, depth)
     if type(value) is not dict:
         raise WireError("bad_frame", f"a frame holds no map but {_kind(value)}")
     try:
-        _check_plain(value)
+        _check_plain(value, depth)
     except _MistypedError as error:
         raise WireError("bad_frame", f"a frame{error}") from None
     return value
@@ -310,13 +312,13 @@ _TAGS = dict.fromkeys(
 )
 
 
-def _unpack_cbor(body: bytes) -> Any:
+def _unpack_cbor(body: bytes, depth: int) -> Any:
     try:
         return cbor2.loads(
             body,
             tag_hook=_refuse_tag,
             semantic_decoders=_TAGS,
-            max_depth=DEPTH.count,
+            max_depth=depth,
             allow_duplicate_keys=False,
             strict_hashable_types=True,
         )
@@ -357,13 +359,12 @@ class FrameReader:
         held = self._held
         held += data
         frames = []
+        limit = FRAME.count
         at = 0
         while len(held) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(held, at)
-            if length > FRAME.count:
-                raise WireError(
-                    "frame_too_large", f"a frame of {length} bytes is over the limit of {FRAME.count}"
-                )
+            if length > limit:
+                raise WireError("frame_too_large", f"a frame of {length} bytes is over the limit of {limit}")
             end = at + _LENGTH.size + length
             if end > len(held):
                 break
