@@ -7,6 +7,7 @@ of a tree, by ``AERIX_BOUND_<NAME>`` in the environment.
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, cast, get_args
 
 PREFIX = "AERIX_BOUND_"
@@ -59,7 +60,7 @@ class Bound:
     @property
     def variable(self) -> str:
         """The environment variable that sets this row."""
-        return PREFIX + self.name.upper().replace(".", "_").replace("-", "_")
+        return _variable(self.name)
 
     @property
     def whole(self) -> bool:
@@ -85,6 +86,12 @@ class Bound:
         kind, _, reason = self.outcome.partition(": ")
         assert kind in get_args(OutcomeKind), f"{self.name} ends nothing"
         return Outcome(cast("OutcomeKind", kind), re.sub(r"\bN\b", str(limit), reason))
+
+
+@cache
+def _variable(name: str) -> str:
+    """Made once a row: limits are read with every frame."""
+    return PREFIX + name.upper().replace(".", "_").replace("-", "_")
 
 
 MAILBOX = Bound("actor.mailbox", 1000, "messages", "every actor", "refuse", "refused: mailbox full", least=1)
