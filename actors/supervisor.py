@@ -171,8 +171,8 @@ class Supervisor(Actor):
             raise Refused("stopping", f"{self.name} is stopping and starts nothing")
         if name in self._children:
             raise Refused("name_taken", f"{self.name} has a child {name} already")
-        child = self._children[name] = _Child(message.spec, dynamic=True, starting=self.later())
-        self._start(child)
+        self._children[name] = _Child(message.spec, dynamic=True, starting=self.later())
+        self._advance()  # not at once while siblings are stopped for a restart
 
     @on(StopChild)
     def _remove(self, message: StopChild) -> None:
@@ -357,17 +357,15 @@ class Supervisor(Actor):
 
     def _stop_some(self, order: list[_Child]) -> None:
         """Stop who must go: the dynamic ones together, then the others one by one, last first."""
-        dynamic_left = False
+        leaving = False
         for child in reversed(order):
             if child.wanted and not child.recycled:
                 continue
-            if dynamic_left and not child.dynamic:
+            if leaving and not child.dynamic:
                 return
             if child.state in ("up", "starting"):
                 self._ask_to_stop(child)
-            if child.state == "stopping" and not child.dynamic:
-                return
-            dynamic_left = dynamic_left or child.state == "stopping"
+            leaving = leaving or child.state == "stopping"
 
     def _start_some(self, order: list[_Child]) -> None:
         """Start the next child in order, once those before it are up; the dynamic ones wait for nobody."""
