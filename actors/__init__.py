@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from aerix.actors.actor import Actor, Answer, Call, Ref, launch, on, start, whereis
     from aerix.actors.bounds import Bound, Outcome
     from aerix.actors.clock import Clock, ManualClock, Timer
+    from aerix.actors.ledger import Exhausted, Ledger, Left, Spent, replay
     from aerix.actors.messages import (
         CallCancelled,
         Cancel,
@@ -41,15 +42,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Actor", "Answer", "Bound", "Call", "CallCancelled", "Cancel", "Cancelled", "ChildSpec", "Clock",
-    "DeadlineExceeded", "Down", "Exit", "FindChild", "GivenUp", "Gone", "Intensity", "ManualClock", "Outcome", "Piece",
-    "Ref", "Refused", "Reply", "RestartWindow", "StartChild", "StartFailed", "Started", "Stop", "StopChild", "Supervisor",
-    "System", "Tick", "Timer", "launch", "on", "start", "whereis",
+    "DeadlineExceeded", "Down", "Exhausted", "Exit", "FindChild", "GivenUp", "Gone", "Intensity", "Ledger",
+    "Left", "ManualClock", "Outcome", "Piece", "Ref", "Refused", "Reply", "RestartWindow", "Spent",
+    "StartChild", "StartFailed", "Started", "Stop", "StopChild", "Supervisor", "System", "Tick", "Timer",
+    "launch", "on", "replay", "start", "whereis",
 ]  # fmt: skip
 
 _HOMES = {
     "actor": ("Actor", "Answer", "Call", "Ref", "launch", "on", "start", "whereis"),
     "bounds": ("Bound", "Outcome"),
     "clock": ("Clock", "ManualClock", "Timer"),
+    "ledger": ("Exhausted", "Ledger", "Left", "Spent", "replay"),
     "supervisor": (
         "ChildSpec", "FindChild", "Intensity", "RestartWindow", "StartChild", "StopChild", "Supervisor",
     ),

@@ -121,9 +121,13 @@ CHILD_CREDIT = Bound(
     "child.credit", 64, "pieces of a call", "process actor", "wait", "the child waits", least=1
 )
 SWEEPS = Bound("child.sweeps", 20, "rounds", "process actor", "stop", "a process outlived its runner")
+DUMP = Bound("dump.text", 256 * 1024, "characters", "every program", "cut", "the other threads are left out")
+DUMP_ACTORS = Bound("dump.actors", 1000, "actors", "every program", "cut", "the idle are left out first")
+DUMP_CALLS = Bound("dump.calls", 8, "calls of an actor", "every program", "cut", "the others are left out")
 LOG_FILE = Bound("log.file", 16 * 1024 * 1024, "bytes", "every program", "cut", "the old log is put aside")
 
 ROWS = (
     MAILBOX, FRAME, WRITE_BUFFER, DEPTH, RESTARTS, RESTART_WINDOW, RESTART_DELAY, GRACE, START, CHILD_STOP, CHILD_TERM,
-    CHILD_STDERR, CHILD_PING, CHILD_PINGS_MISSED, CHILD_PROGRESS, CHILD_CREDIT, SWEEPS, LOG_FILE,
+    CHILD_STDERR, CHILD_PING, CHILD_PINGS_MISSED, CHILD_PROGRESS, CHILD_CREDIT, SWEEPS, DUMP,
+    DUMP_ACTORS, DUMP_CALLS, LOG_FILE,
 )  # fmt: skip

@@ -1,6 +1,12 @@
 """The agent's rows of the loop-bounds table (spec/actors.md 3.4), the rows of its tools and snapshots among them."""
 
-from aerix.actors.bounds import Bound
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from aerix.actors.bounds import PREFIX, Bound
+
+if TYPE_CHECKING:
+    from aerix.settings import Settings
 
 _KIB = 1024
 _MIB = 1024 * 1024
@@ -47,7 +53,13 @@ TOOL_TIME = Bound(
     "tools.time", 120, "seconds of a tool but bash", "tool runner", "kill", "error: took over N s"
 )
 TOOL_WATCH = Bound(
-    "tools.watch", 0.1, "seconds between looks for a cancel", "tool runner", "kill", "[cancelled]"
+    "tools.watch",
+    0.1,
+    "seconds between looks for a cancel",
+    "tool runner",
+    "kill",
+    "[cancelled]",
+    least=0.001,
 )
 TOOL_GRACE = Bound(
     "tools.grace", 5, "seconds after a call's deadline", "tool runner", "kill", "error: tool runner died"
@@ -75,15 +87,63 @@ DIFF_BYTES = Bound("diff.bytes", _MIB, "bytes", "snapshots", "cut", "a note at t
 # --- requests and agents
 
 TURNS = Bound(
-    "agent.turns", 40, "turns", "agent", "stop", "budget: turns", "delegation.max_turns, --max-turns"
+    "agent.turns",
+    40,
+    "turns",
+    "agent",
+    "stop",
+    "budget: turns N: the turn budget is spent",
+    "delegation.max_turns, --max-turns",
+    least=1,
 )
 TURN_RETRIES = Bound(
-    "agent.turn-retries", 2, "asks after a bad or cut turn", "agent", "retry", "failed: turn did not parse"
+    "agent.turn-retries",
+    2,
+    "asks after a bad or cut turn",
+    "agent",
+    "retry",
+    "failed: turn did not parse",
+    per=TURNS.name,
+)
+CALLS = Bound("turn.calls", 8, "calls of a turn", "agent", "cut", "a note: N calls dropped", least=1)
+REPEATS = Bound(
+    "agent.repeats", 2, "equal results of equal calls", "agent", "refuse", "error: not run", least=1
+)
+CYCLES = Bound("agent.cycles", 3, "equal cycles of calls", "agent", "stop", "failed: loop", built=False)
+CYCLE_CALLS = Bound(
+    "agent.cycle-calls", 4, "calls of a cycle", "agent", "cut", "a longer one is not seen", built=False
+)
+APPENDS = Bound(
+    "agent.appends",
+    3,
+    "forms in which one result is tried",
+    "agent",
+    "retry",
+    "a hard-limit hit",
+    built=False,
+)
+STOP_CONTINUES = Bound(
+    "agent.stop-continues",
+    5,
+    "times that a Stop hook lets an agent go on",
+    "agent",
+    "refuse",
+    "a note: stop hook limit",
+    built=False,
+)
+JOBS_AT_FINAL = Bound(
+    "jobs.at-final",
+    10,
+    "seconds after the latest job's time",
+    "agent",
+    "kill",
+    "[job jN killed: agent ended]",
+    built=False,
 )
 HARD_LIMIT_HITS = Bound("agent.hard-limit-hits", 2, "hits", "agent", "kill", "killed: context floor")
 CUT_TURN = Bound("agent.cut-turn", 64, "tokens at least", "agent", "kill", "killed: context floor")
 SHOWN_ANSWER = Bound("agent.shown-answer", 200, "characters", "agent", "cut", "the rest is not quoted")
-ROUTE_TOKENS = Bound("route.tokens", 8, "tokens", "request", "cut", "the default route")
+ROUTE_TOKENS = Bound("route.tokens", 8, "tokens", "request", "cut", "the default route", least=1)
 ROUTE_CHARS = Bound(
     "route.chars", 4000, "characters of the prompt", "request", "cut", "the rest is not classified"
 )
@@ -92,6 +152,64 @@ CANCEL = Bound("request.cancel", 0.9, "seconds", "request", "kill", "cancelled")
 JOURNAL = Bound("request.journal", 600, "seconds", "agent", "stop", "failed: nobody reads the output")
 STDIN = Bound("headless.stdin", 4 * _MIB, "bytes", "command line", "refuse", "exit 3: the input is too long")
 STDIN_NOTE = Bound("headless.stdin-note", 2, "seconds of silence", "command line", "wait", "a note")
+
+# --- pieces
+
+DEPTH = Bound(
+    "pieces.depth",
+    3,
+    "levels of delegation",
+    "request",
+    "refuse",
+    "refused: depth N",
+    "delegation.depth",
+    built=False,
+)
+PIECES = Bound(
+    "pieces.at-once",
+    4,
+    "pieces of a turn",
+    "request",
+    "wait",
+    "waiting is no end",
+    "delegation.parallel",
+    built=False,
+)
+PIECE_RETRIES = Bound(
+    "pieces.retries",
+    2,
+    "tries after a failed verification",
+    "piece",
+    "retry",
+    "failed: verification failed",
+    "delegation.retries",
+    built=False,
+)
+
+# --- profiles, tuning and the farm
+
+PROFILE_GIT = Bound(
+    "profile.git", 30, "seconds of a call", "profile", "kill", "failed: profile git", built=False
+)
+PROFILE_WRITES = Bound(
+    "profile.compare-and-swap", 3, "tries", "profile", "retry", "refused: branch moved N times", built=False
+)
+TUNE_SESSIONS = Bound(
+    "tune.sessions",
+    20,
+    "sessions, the newest",
+    "tune",
+    "cut",
+    "the count in the report",
+    "tune.sessions, --sessions",
+    built=False,
+)
+REFLECTIONS = Bound(
+    "tune.reflections", 1, "calls an artifact", "tune", "stop", "the artifact is skipped", built=False
+)
+FARM_RESTARTS = Bound(
+    "farm.restarts", 2, "restarts of a job", "farm", "restart", "failed: restart limit", built=False
+)
 
 # --- settings and instruction files
 
@@ -111,8 +229,9 @@ IMPORT_HOPS = Bound(
 )
 
 ROWS: tuple[Bound, ...] = (
-    TURNS, TURN_RETRIES, HARD_LIMIT_HITS, CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS,
-    DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE,
+    TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, STOP_CONTINUES, JOBS_AT_FINAL, HARD_LIMIT_HITS,
+    CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE,
+    DEPTH, PIECES, PIECE_RETRIES, PROFILE_GIT, PROFILE_WRITES, TUNE_SESSIONS, REFLECTIONS, FARM_RESTARTS,
     GIT_CALL, GIT_OUTPUT,
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,
     GLOB_FORMS, WALK_FILES, GIT_FILES, BASH_TIMEOUT, BASH_LONGEST, BASH_TERM, BASH_CANCEL, BASH_DRAIN, BASH_PIPES,
@@ -123,15 +242,64 @@ ROWS: tuple[Bound, ...] = (
 )  # fmt: skip
 
 
-def table() -> list[str]:
-    """The whole table, one line a row: name, value in force, what it bounds, and how its end is called."""
+def every_row() -> tuple[Bound, ...]:
+    """The whole table: the rows of all packages."""
     from aerix.actors import bounds as actors
+    from aerix.hooks import bounds as hooks
     from aerix.pool import bounds as pool
 
-    rows = [*actors.ROWS, *pool.ROWS, *ROWS]
+    return (*actors.ROWS, *pool.ROWS, *hooks.ROWS, *ROWS)
+
+
+def wrong(env: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable that sets a row wrongly, or no row that there is."""
+    named = sorted(name for name in env if name.startswith(PREFIX) and env[name])
+    rows = {row.variable: row for row in every_row()}
+    found = []
+    for name in named:
+        if name not in rows:
+            found.append(_unknown(name, list(rows)))
+            continue
+        try:
+            rows[name].read(env[name])
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    short = {variable.removeprefix(PREFIX): variable for variable in known}
+    near = get_close_matches(name.removeprefix(PREFIX), list(short), 1)
+    meant = f"; {short[near[0]]} is" if near else ""
+    return f"{name} is no limit of this version{meant} (aerix bounds names them all)"
+
+
+def in_force(row: Bound, settings: "Settings") -> tuple[float, str]:
+    """A row's value, and what set it: its setting, where somebody set that; else its variable; else nobody (empty)."""
+    key = row.setting.partition(",")[0]
+    if (chosen := settings.chosen(key)) is not None:
+        value, source = chosen
+        return float(cast("float", value)), source if key in source else f"{key} in {source}"
+    value = row.value
+    return value, row.variable if value != row.default else ""
+
+
+def table(settings: "Settings") -> list[str]:
+    """``aerix bounds``: a line a row with its name, the value in force, what it bounds, and how its end is called."""
+    rows = every_row()
     width = max(len(row.name) for row in rows)
-    return [
-        f"{row.name:{width}}  {row.value:>13,.12g} {row.unit}; {row.owner}: {row.policy}; {row.outcome}"
-        f"{f'; set by {row.setting}' if row.setting else ''}{'' if row.built else '; not built yet'}"
-        for row in rows
+    return [_line(row, width, *in_force(row, settings)) for row in rows]
+
+
+def _line(row: Bound, width: int, value: float, source: str) -> str:
+    parts = [
+        f"{row.name:{width}}  {value:>13,.12g} {row.unit}",
+        f"{row.owner}: {row.policy}",
+        row.outcome,
+        f"set by {row.setting}" if row.setting else "",
+        f"now {source}" if source else "",
+        "" if row.built else "not built yet",
     ]
+    return "; ".join(part for part in parts if part)

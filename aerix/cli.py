@@ -68,6 +68,8 @@ def _run(arguments: list[str]) -> int:
     if (missing := _not_built(arguments)) is not None:
         return _refuse(f"{missing} is not built yet; aerix --help tells what is")
     args = _parser(full=not _is_headless(arguments)).parse_args(arguments)
+    if wrong := _wrong_bounds():
+        return _refuse("\naerix: ".join(wrong))
     run = getattr(args, "run", None)
     if run is not None:
         return _run_command(args)
@@ -95,6 +97,17 @@ def _run_command(args: argparse.Namespace) -> int:
         return STDOUT_CLOSED
     code: int = args.run(args)
     return code
+
+
+def _wrong_bounds() -> list[str]:
+    """What is wrong with the variables that set limits. Usually there are none, and this costs nothing."""
+    from aerix.actors.bounds import PREFIX
+
+    if not any(name.startswith(PREFIX) for name in os.environ):
+        return []
+    from aerix.bounds import wrong
+
+    return wrong(os.environ)
 
 
 def _interruptible() -> None:

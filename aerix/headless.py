@@ -23,7 +23,7 @@ from aerix.actors import (
 from aerix.actors.bounds import START
 from aerix.actors.spawn import wake_living
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
-from aerix.bounds import CANCEL
+from aerix.bounds import CANCEL, TURNS, in_force
 from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
 from aerix.output import Output, complain, fill_standard_descriptors
 from aerix.pool.client import POOL_UNREACHABLE, PoolLink
@@ -152,7 +152,7 @@ def _request(
         folder=folder,
         flags=settings.models.of(start.model).flags(),
         caps=asdict(settings.context.tool_caps),
-        max_turns=settings.delegation.max_turns,
+        max_turns=int(in_force(TURNS, settings)[0]),
         max_new_tokens=settings.context.max_new_tokens,
         sampling=Sampling(generation.temperature, generation.top_p, generation.min_p, generation.seed),
         diff=not args.no_diff,

@@ -109,6 +109,11 @@ class Settings:
         named = {dotted(path): source for path, source in self.sources.items()}
         return named.get(key, DEFAULT)
 
+    def chosen(self, key: str) -> tuple[object, str] | None:
+        """A setting's value and where it comes from; None where nobody set it."""
+        source = self.source(key)
+        return None if source == DEFAULT else (self.values[tuple(key.split("."))], source)
+
     def lines(self) -> list[str]:
         """``aerix settings show``: each value and its source."""
         paths = dict.fromkeys([*(key.path for key in KEYS if REF not in key.path), *self.values])

@@ -2,10 +2,14 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aerix.exits import DONE, USAGE
+
+if TYPE_CHECKING:
+    from aerix.settings import Settings
 
 
 def add_parsers(commands: Any) -> None:
@@ -13,16 +17,41 @@ def add_parsers(commands: Any) -> None:
     settings = commands.add_parser("settings", help="what is set, and the schema of the settings")
     kinds = settings.add_subparsers(title="commands", metavar="COMMAND", required=True)
     show = kinds.add_parser("show", help="each setting's value and where it comes from")
-    show.add_argument("--settings", metavar="FILE", help="one more settings file")
-    show.add_argument(
-        "-c", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="one setting"
-    )
+    _add_sources(show)
     show.set_defaults(run=_show)
     kinds.add_parser("schema", help="the JSON Schema of a settings file").set_defaults(run=_schema)
-    commands.add_parser("bounds", help="every limit, with the value in force").set_defaults(run=_bounds)
+    bounds = commands.add_parser(
+        "bounds",
+        help="every limit, with the value in force",
+        description="Every limit of Aerix, a line each: its name, the value in force, what it counts; who owns it and what "
+        "happens there; how that end is called; the setting that changes it; what has set it now, where it is not the "
+        "default; and whether it is built yet.",
+        epilog="For a test, any limit is set by a variable: AERIX_BOUND_AGENT_TURNS=3 is agent.turns. A setting that is set "
+        "goes before the variable of its limit.",
+    )
+    _add_sources(bounds)
+    bounds.set_defaults(run=_bounds)
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--settings", metavar="FILE", help="one more settings file")
+    parser.add_argument(
+        "-c", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="one setting"
+    )
 
 
 def _show(args: argparse.Namespace) -> int:
+    return _print(args, lambda settings: settings.lines())
+
+
+def _bounds(args: argparse.Namespace) -> int:
+    from aerix.bounds import table
+
+    return _print(args, table)
+
+
+def _print(args: argparse.Namespace, lines: "Callable[[Settings], list[str]]") -> int:
+    """Print what the settings of this folder give, then the notes about them."""
     from aerix.output import complain
     from aerix.settings import SettingsError, load_settings
 
@@ -32,7 +61,7 @@ def _show(args: argparse.Namespace) -> int:
     except SettingsError as error:
         complain(str(error))
         return USAGE
-    print("\n".join(settings.lines()))  # noqa: T201 # what the command is for
+    print("\n".join(lines(settings)))  # noqa: T201 # what the command is for
     for note in settings.notes:
         complain(note)
     return DONE
@@ -42,11 +71,4 @@ def _schema(_args: argparse.Namespace) -> int:
     from aerix.settings_schema import schema
 
     print(json.dumps(schema(), indent=2, ensure_ascii=False))  # noqa: T201 # what the command is for
-    return DONE
-
-
-def _bounds(_args: argparse.Namespace) -> int:
-    from aerix.bounds import table
-
-    print("\n".join(table()))  # noqa: T201 # what the command is for
     return DONE

@@ -1,5 +1,7 @@
 """What the settings say about the pool, as its client takes it."""
 
+from aerix.bounds import in_force
+from aerix.pool.bounds import AUTOSTART, CONNECTIONS
 from aerix.pool.client import PoolSettings
 from aerix.settings import Settings
 
@@ -12,6 +14,6 @@ def pool_settings(settings: Settings, model: str | None = None) -> PoolSettings:
         load=(model,) if model is not None and loads else (),
         flags=settings.pool.flags,
         command=settings.pool.command,
-        start_timeout_s=settings.pool.start_timeout_secs,
-        max_connections=settings.pool.max_connections,
+        start_timeout_s=in_force(AUTOSTART, settings)[0],
+        max_connections=int(in_force(CONNECTIONS, settings)[0]),
     )

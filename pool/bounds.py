@@ -11,6 +11,27 @@ PULL_LOCK = Bound(
     "models.pull-lock", 3600, "seconds", "aerix models pull", "refuse", "refused: model_pull_failed"
 )
 
+HUB_TRIES = Bound(
+    "models.hub-tries", 5, "tries in a row without a new byte", "aerix models pull", "retry", "refused: model_pull_failed"
+)
+HUB_PAUSE = Bound(
+    "models.hub-pause", 1, "seconds before the second try, doubling", "aerix models pull", "wait", "tried again"
+)
+HUB_LIST = Bound(
+    "models.hub-list", 16 * 1024 * 1024, "bytes of a list of files", "aerix models pull", "refuse", "refused: model_pull_failed"
+)
+HUB_PAGES = Bound(
+    "models.hub-pages", 20, "pages of a list of files", "aerix models pull", "cut", "the first ones are looked at"
+)
+HUB_REDIRECTS = Bound(
+    "models.hub-redirects", 5, "redirects in a row", "aerix models pull", "refuse", "refused: model_pull_failed"
+)
+MODEL_PARTS = Bound(
+    "models.parts", 1000, "files that a model is cut into", "whoever loads a model", "refuse", "refused: load_failed"
+)
+MANIFEST = Bound(
+    "models.manifest", 1024 * 1024, "bytes of a manifest of Ollama", "whoever loads a model", "refuse", "refused: model_missing"
+)
 HEADER_BYTES = Bound(
     "models.header-bytes",
     256 * 1024 * 1024,
@@ -162,7 +183,8 @@ STATUS_WAIT = Bound(
 )
 
 DAEMON_ROWS = (
-    PULL_SILENCE, PULL_LOCK, HEADER_BYTES, HEADER_ENTRIES, CONTROL, FRAMES, AUTOSTART, AUTOSTART_EVERY, STARTS, STOP_WAIT, START_LOG, CONNECTIONS, LINK_QUEUE, LOST_IN_A_ROW,
+    PULL_SILENCE, PULL_LOCK, HUB_TRIES, HUB_PAUSE, HUB_LIST, HUB_PAGES, HUB_REDIRECTS, MODEL_PARTS, MANIFEST, HEADER_BYTES,
+    HEADER_ENTRIES, CONTROL, FRAMES, AUTOSTART, AUTOSTART_EVERY, STARTS, STOP_WAIT, START_LOG, CONNECTIONS, LINK_QUEUE, LOST_IN_A_ROW,
     GENERATION, IDLE, HELLO, OPEN, UNREAD, REQUESTS, ACCEPT_PAUSE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBER_DELAY, MEMBER_HELD, HELD_PROGRESS,
     WORKER_WINDOW, CANCEL_REACTION, PERMIT_SLICE, PERMIT_RECALL, STATUS_WAIT,
 )  # fmt: skip

@@ -81,9 +81,16 @@ def test_a_reader_that_is_gone_ends_a_printing_command_with_141(tmp_path: Path) 
 @pytest.mark.rule("cli.no-traceback")
 def test_a_fault_of_aerix_itself_is_a_sentence_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    code, out, err = run("bounds", AERIX_BOUND_AGENT_TURNS="many", AERIX_LOG_FILE=str(log))
-    assert (code, out) == (1, "")
-    assert "a fault of Aerix: ValueError" in err
+    broken = "import aerix.settings_cli as c; c._schema = lambda args: 1 / 0; from aerix.cli import run; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{broken} raise SystemExit(run(['settings', 'schema']))"],
+        env=os.environ | {"AERIX_LOG_FILE": str(log)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "a fault of Aerix: ZeroDivisionError" in done.stderr
     assert "Traceback" in log.read_text()
 
 

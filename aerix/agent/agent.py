@@ -10,7 +10,9 @@ from aerix.actors import (
     Cancelled,
     ChildSpec,
     DeadlineExceeded,
+    Exhausted,
     FindChild,
+    Ledger,
     Outcome,
     Ref,
     Refused,
@@ -18,12 +20,13 @@ from aerix.actors import (
     on,
 )
 from aerix.actors.bounds import GRACE
+from aerix.agent.budget import Budget
 from aerix.agent.context import Context, Entry
 from aerix.agent.ended import Ended, crash
 from aerix.agent.journal import Journal
 from aerix.agent.repeats import Repeats
 from aerix.agent.usage import Usage
-from aerix.bounds import CANCEL, SHOWN_ANSWER, TURN_RETRIES
+from aerix.bounds import CALLS, CANCEL, SHOWN_ANSWER, TURN_RETRIES, TURNS
 from aerix.pool.client import PoolContext, Recreated, Starting
 from aerix.pool.protocol import Constraint, Done, MemberInfo, Progress, Sampling, Token
 from aerix.session.events import AgentEnd, AgentSpawn, Message, Plan
@@ -50,7 +53,6 @@ class Task:
     kind: str
     segments: tuple[Entry, ...]
     tools: tuple[ToolSpec, ...]
-    max_turns: int
     max_new_tokens: int
     sampling: Sampling
 
@@ -84,12 +86,15 @@ class Result:
 
 
 class Agent(Actor):
-    """One agent's life. It is never restarted: its end is a result that somebody reads."""
+    """One agent's life. It is never restarted: its end is a result that somebody reads.
 
-    def __init__(self, task: Task, places: Places) -> None:
+    What it may do how often is counted in ``ledger``, its request's.
+    """
+
+    def __init__(self, task: Task, places: Places, ledger: Ledger) -> None:
         self._task = task
         self._places = places
-        self._turns = 0
+        self._ledger = ledger
         self._asks = 0
         self._call_count = 0
         self._notes = 0
@@ -102,9 +107,12 @@ class Agent(Actor):
         """Get ready; nothing is asked yet."""
         task, places = self._task, self._places
         self._journal = Journal(self, places.log, places.screen, task.id)
+        self._budget = Budget(self._ledger, self._journal, task.id)
         pool = PoolContext(self, places.pool, places.member.name)
-        self._context = Context(pool, self._journal, task.id, places.member.window, task.max_new_tokens)
-        schema = turn_schema(task.tools)
+        self._context = Context(
+            pool, self._journal, self._budget, task.id, places.member.window, task.max_new_tokens
+        )
+        schema = turn_schema(task.tools, max_calls=CALLS.count)
         self._constraint = Constraint(schema=schema) if places.member.json else None
 
     @on(Cancel)
@@ -132,12 +140,13 @@ class Agent(Actor):
         except Exception as error:  # noqa: BLE001  # whoever reads the outcome is told, and the log has the traceback
             outcome = crash("the agent", error)
         self._context.drop()
+        turns = self._budget.spent(TURNS)
         self._journal.write(
-            AgentEnd(agent=self._task.id, outcome=outcome.kind, reason=outcome.reason, turns=self._turns)
+            AgentEnd(agent=self._task.id, outcome=outcome.kind, reason=outcome.reason, turns=turns)
         )
         if lost is not None:
             raise lost
-        return Result(outcome, text, self._turns, self._usage)
+        return Result(outcome, text, turns, self._usage)
 
     def _lost(self, refused: Refused) -> Refused | None:
         """The refusal itself, where it says that the log or the reader is lost: nothing more is told to that one."""
@@ -151,15 +160,14 @@ class Agent(Actor):
 
     def _loop(self) -> str:
         self._begin()
-        while self._turns < self._task.max_turns:
-            self._turns += 1
-            if self._turns == self._task.max_turns > 1:
+        while True:
+            left = self._budget.take(TURNS)
+            if left == 0 and self._budget.limit(TURNS) > 1:
                 self._note(prompt.LAST_TURN)
             turn = self._next_turn()
             if turn.final is not None:
                 return turn.final
             self._append(turn, self._run_calls(turn))
-        raise Ended(Outcome("budget", f"turns {self._task.max_turns}: the turn budget is spent"))
 
     def _begin(self) -> None:
         task, member = self._task, self._places.member
@@ -171,7 +179,7 @@ class Agent(Actor):
                 window=member.window,
                 vocab=member.vocab,
                 tools=[tool.name for tool in task.tools],
-                max_turns=task.max_turns,
+                max_turns=self._budget.limit(TURNS),
             )
         )
         if self._cancelled is not None:
@@ -182,32 +190,34 @@ class Agent(Actor):
 
     def _next_turn(self) -> Turn:
         """A turn that parses; one that does not, or was cut, is asked again with the reason, within its bound."""
-        asks = TURN_RETRIES.count + 1
-        for ask in range(1, asks + 1):
+        while True:
             self._asks += 1
             segment_id = f"t{self._asks}"
             done = self._generate()
-            turn = parse(done.text, self._task.tools, first_call=self._call_count + 1)
+            turn = parse(done.text, self._task.tools, first_call=self._call_count + 1, max_calls=CALLS.count)
             if isinstance(turn, Turn):
                 self._context.add_turn(segment_id, done)
                 self._call_count += len(turn.calls)
                 return turn
             if done.stop == "length":
-                problem = f"it was cut off at {len(done.tokens)} tokens"
                 self._context.leave_out(segment_id, done)
-                again = Entry(
-                    f"{segment_id}.cut", "user", prompt.cut(len(done.tokens), self._task.tools), "note"
-                )
+                problem, kind = f"it was cut off at {len(done.tokens)} tokens", "cut"
+                text = prompt.cut(len(done.tokens), self._task.tools)
             else:
-                problem = turn.message
                 self._context.add_turn(segment_id, done)
-                again = Entry(f"{segment_id}.error", "user", prompt.malformed(turn), "note")
-            if ask < asks:
-                self._context.add(again)
-        shown = done.text.strip()[: SHOWN_ANSWER.count]
-        raise Ended(
-            Outcome("failed", f"turn did not parse after {asks} asks: {problem} The answer began: {shown!r}")
-        )
+                problem, kind = turn.message, "error"
+                text = prompt.malformed(turn)
+            self._take_ask(problem, done)
+            self._context.add(Entry(f"{segment_id}.{kind}", "user", text, "note"))
+
+    def _take_ask(self, problem: str, done: Done) -> None:
+        """Ask once more; an agent that has done so too often ends, and what came last is quoted."""
+        taken = self._budget.spend(TURN_RETRIES)
+        if isinstance(taken, Exhausted):
+            shown = done.text.strip()[: SHOWN_ANSWER.count]
+            asks = self._budget.limit(TURN_RETRIES) + 1
+            reason = f"turn did not parse after {asks} asks: {problem} The answer began: {shown!r}"
+            raise Ended(Outcome(taken.outcome.kind, reason))
 
     def _generate(self) -> Done:
         watch = _Watch(self._journal)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from aerix.actors import Outcome
+from aerix.actors import Left, Outcome
+from aerix.agent.budget import Budget
 from aerix.agent.ended import Ended
 from aerix.agent.journal import Journal
 from aerix.bounds import CUT_TURN, HARD_LIMIT_HITS
@@ -37,14 +38,20 @@ class Context:
     """Belongs to one agent's thread. Nothing is estimated: the pool counts every segment as it is added."""
 
     def __init__(
-        self, pool: PoolContext, journal: Journal, agent: str, window: int, max_new_tokens: int
+        self,
+        pool: PoolContext,
+        journal: Journal,
+        budget: Budget,
+        agent: str,
+        window: int,
+        max_new_tokens: int,
     ) -> None:
         self._pool = pool
         self._journal = journal
+        self._budget = budget
         self._agent = agent
         self.window = window
         self._turn_tokens = min(max_new_tokens, window // TURN_SHARE)
-        self._hits = 0
 
     @property
     def tokens(self) -> int:
@@ -108,16 +115,16 @@ class Context:
         """Tokens that the next turn may take; a hard-limit hit cuts it, the second one ends the agent."""
         if self.left > self._turn_tokens:
             return self._turn_tokens
-        self._hits += 1
+        taken = self._budget.spend(HARD_LIMIT_HITS)
         room = self.left - 1
-        if self._hits >= HARD_LIMIT_HITS.count or room < CUT_TURN.count:
-            raise Ended(
-                Outcome(
-                    "killed",
-                    f"context floor: no room for a turn: {self.tokens:,} of {self.window:,} tokens are used",
-                )
+        if isinstance(taken, Left) and taken.count > 0 and room >= CUT_TURN.count:
+            return room
+        raise Ended(
+            Outcome(
+                "killed",
+                f"context floor: no room for a turn: {self.tokens:,} of {self.window:,} tokens are used",
             )
-        return room
+        )
 
     def _record(self, entries: list[Entry]) -> None:
         events: list[Event] = []

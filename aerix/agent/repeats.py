@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, field
 
+from aerix.bounds import REPEATS
 from aerix.tools.messages import ToolResult
 from aerix.turn.parse import Call
 
@@ -23,7 +24,7 @@ class Repeats:
     def answer(self, call: Call) -> ToolResult | None:
         """The result of a call that is not to be run, pointing at the first; None for one that is."""
         made = self._made.get(_key(call))
-        if made is None or made.times < 2:
+        if made is None or made.times < REPEATS.count:
             return None
         same = f"the same call gave the same result {made.times} times, first as {made.first}"
         return ToolResult(

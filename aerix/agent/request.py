@@ -15,9 +15,11 @@ from aerix.actors import (
     Cancel,
     Cancelled,
     DeadlineExceeded,
+    Ledger,
     Outcome,
     Ref,
     Refused,
+    Spent,
     StartChild,
     on,
 )
@@ -25,7 +27,7 @@ from aerix.agent.changes import Changes
 from aerix.agent.ended import crash
 from aerix.agent.journal import Journal
 from aerix.agent.usage import Usage
-from aerix.bounds import CANCEL, DIFF
+from aerix.bounds import CANCEL, DIFF, TURNS
 from aerix.exits import BUDGET, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE, TERMINATED
 from aerix.pool.client import POOL_UNREACHABLE, PoolContext, Starting, load_member
 from aerix.pool.protocol import MemberInfo, Sampling
@@ -56,6 +58,8 @@ class RequestSpec:
     max_new_tokens: int
     sampling: Sampling
     diff: bool
+    spent: tuple[Spent, ...] = ()
+    """What earlier runs of this same request have spent, from their log: a run again gets no new budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +78,15 @@ class Run:
 
 
 class Request(Actor):
-    """A request's life, in one handler that reads top to bottom. Cancelling it ends in the outcome ``cancelled``."""
+    """A request's life, in one handler that reads top to bottom. Cancelling it ends in the outcome ``cancelled``.
+
+    It owns the ledger that its agents spend from: whatever becomes of an agent, what it spent is spent.
+    """
 
     def __init__(self, spec: RequestSpec, places: RequestPlaces) -> None:
         self._spec = spec
         self._places = places
+        self._ledger = Ledger({TURNS: spec.max_turns}, spec.spent)
         self._usage = Usage()
         self._turns = 0
         self._pool_starts = False
@@ -153,7 +161,7 @@ class Request(Actor):
         from aerix.agent.agent import Begin, Result
         from aerix.agent.root import root_agent
 
-        child, notes = root_agent(self._spec, self._places, member)
+        child, notes = root_agent(self._spec, self._places, member, self._ledger)
         for note in notes:
             self._journal.note(note)
         started = self.request(self._places.supervisor, StartChild(child))

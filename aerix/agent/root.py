@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from aerix.actors import Actor, ChildSpec
+from aerix.actors import Actor, ChildSpec, Ledger
 from aerix.agent.agent import Agent, Places, Task
 from aerix.agent.context import Entry
 from aerix.bounds import CANCEL
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def root_agent(
-    spec: "RequestSpec", places: "RequestPlaces", member: MemberInfo
+    spec: "RequestSpec", places: "RequestPlaces", member: MemberInfo, ledger: Ledger
 ) -> tuple[ChildSpec, tuple[str, ...]]:
     """How to start the root agent, and notes for the user about what it was not given.
 
@@ -31,9 +31,9 @@ def root_agent(
     if instructions := fit(found, member.window):
         entries.append(Entry("instructions", "user", instructions, "instructions", pinned=True))
     entries.append(Entry("prompt", "user", spec.prompt, "prompt", pinned=True))
-    task = Task(ROOT, "root", tuple(entries), tools, spec.max_turns, spec.max_new_tokens, spec.sampling)
+    task = Task(ROOT, "root", tuple(entries), tools, spec.max_new_tokens, spec.sampling)
     work = Places(places.log, places.screen, places.pool, places.supervisor, member, _runner(spec))
-    child = ChildSpec(ROOT, lambda: Agent(task, work), restart="temporary", grace_s=CANCEL.value)
+    child = ChildSpec(ROOT, lambda: Agent(task, work, ledger), restart="temporary", grace_s=CANCEL.value)
     return child, found.notes
 
 

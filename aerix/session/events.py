@@ -66,6 +66,18 @@ class AgentSpawn(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spend(Event):
+    """The agent took one unit of a bound from its request's ledger; logged before what the unit pays for is begun.
+
+    ``per``: the bound whose every unit counts this one anew; absent where it is counted once (see ``session.spent``).
+    """
+
+    type: ClassVar[str] = "spend"
+    bound: str
+    per: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment(Event):
     """A segment joined the context. ``text`` is absent where a ``message`` of the same id has it."""
 

@@ -63,8 +63,8 @@ def test_a_request_writes_its_events_in_order(desk: Desk) -> None:
     (desk.cwd / "AGENTS.md").write_text("Be kind.\n")
     ran = desk("play answer")
     assert [line["type"] for line in ran.log] == [
-        "session.start", "route", "agent.spawn", "segment", "segment", "segment", "message", "segment", "agent.end",
-        "session.end",
+        "session.start", "route", "agent.spawn", "segment", "segment", "segment", "spend", "message", "segment",
+        "agent.end", "session.end",
     ]  # fmt: skip
     held = [segment for segment, _ in replay(ran.log)]
     assert [segment.id for segment in held] == ["system", "instructions", "prompt", "t1"]
