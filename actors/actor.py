@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any, TypeVar
 
 import pykka
@@ -116,10 +117,12 @@ class Answer:
 class Call:
     """A request that an actor sent and whose answer it will wait for."""
 
-    __slots__ = ("_answer", "_paused", "_untold", "done", "error", "token", "value")
+    __slots__ = ("_answer", "_paused", "_untold", "asks", "done", "error", "since", "token", "value")
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, message: object) -> None:
         self._answer = answer
+        self.asks = type(message).__name__
+        self.since = monotonic()
         self._paused = False
         self._untold = 0  # pieces that were taken since the holder was last told
         self.token = answer.token
@@ -133,6 +136,11 @@ class Call:
         if self.error is not None:
             raise self.error
         return self.value
+
+    @property
+    def holder(self) -> str:
+        """The name of the actor that works on it now."""
+        return self._answer.holder.name
 
     def cancel(self) -> None:
         """Tell whoever works on it that the answer is not wanted; it is still answered."""
@@ -163,7 +171,7 @@ class Call:
 class Ref:
     """An actor as others see it. Messages go to this incarnation only; keep the name to find the next one."""
 
-    __slots__ = ("_mailbox", "exit", "gone", "incarnation", "name", "refusal", "started", "up")
+    __slots__ = ("_mailbox", "abandoned", "exit", "gone", "incarnation", "name", "refusal", "started", "up")
 
     def __init__(self, name: str, incarnation: int, mailbox: "Mailbox[Envelope[Any]]") -> None:
         self.name = name
@@ -173,6 +181,8 @@ class Ref:
         """Set when ``setup`` is done, or failed."""
         self.up = False
         """Whether it came up."""
+        self.abandoned = False
+        """Whether whoever started it has given it up, though its thread runs on."""
         self.gone = threading.Event()
         """Set when the actor has ended and cleaned up."""
         self.exit: Exit | None = None
@@ -321,7 +331,7 @@ class Actor:
     def request(self, ref: Ref, message: object) -> Call:
         """Send a message whose answer comes back here as Piece and Reply. Never raises: a refusal is the answer."""
         answer = Answer(self.ref, None, ref)
-        call = self._life.calls[answer.token] = Call(answer)
+        call = self._life.calls[answer.token] = Call(answer, message)
         try:
             ref.send(message, answer)
         except Refused as error:
@@ -355,21 +365,31 @@ class Actor:
         self._life.mailbox.watch(fileobj, None, None)
 
 
+_running: dict[int, Actor] = {}
+"""Every actor whose thread has not ended, by its incarnation."""
+
+
+def living() -> list[Actor]:
+    """Every actor of this process whose thread has not ended, also one that was given up. Takes no lock."""
+    return list(_running.values())
+
+
 class _Shell(pykka.ThreadingActor):
     """The Pykka actor around ours: it gives the thread and the registry, and none of its own rules."""
 
     use_daemon_thread = True
 
-    def __init__(self, life: Life, name: str) -> None:
-        self._life = life
-        self._name = name
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._life = actor._life  # noqa: SLF001  # the one private thing of an actor
+        _running[actor.ref.incarnation] = actor
         super().__init__()
 
     def _create_actor_inbox(self) -> Any:  # type: ignore[override]  # a method here: the life has the mailbox
         return self._life.mailbox
 
     def _start_actor_loop(self) -> None:
-        thread = threading.Thread(target=self._actor_loop, name=self._name, daemon=True)
+        thread = threading.Thread(target=self._actor_loop, name=self._actor.name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the system gives no more threads: an end like any other
@@ -384,6 +404,7 @@ class _Shell(pykka.ThreadingActor):
 
     def _leave_registry(self) -> None:
         self.actor_stopped.set()
+        _running.pop(self._actor.ref.incarnation, None)
         pykka.ActorRegistry.unregister(self.actor_ref)
 
 
@@ -408,8 +429,8 @@ def launch(actor: Actor, name: str, monitor: Ref | None = None) -> Ref:
     if not _enter(ref):
         actor = Unstartable(Refused("name_taken", f"an actor named {name} lives already"))
     actor.name, actor.ref = name, ref
-    actor._life = life = Life(actor, ref, mailbox, monitor)  # noqa: SLF001  # the one private thing of an actor
-    _Shell.start(life, name)
+    actor._life = Life(actor, ref, mailbox, monitor)  # noqa: SLF001  # the one private thing of an actor
+    _Shell.start(actor)
     return ref
 
 
@@ -424,6 +445,7 @@ def start(actor: Actor, name: str, monitor: Ref | None = None, start_timeout_s: 
     ref = launch(actor, name, monitor)
     limit = START.value if start_timeout_s is None else start_timeout_s
     if not ref.started.wait(limit):
+        ref.abandoned = True
         ref.leave()
         ref.stop("start timeout")
         raise StartFailed(f"{name} was not up in {limit:g} s")

@@ -9,6 +9,7 @@ from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aerix.actors.dump import SETUP, TEARDOWN
 from aerix.actors.log import log
 from aerix.actors.mailbox import Mailbox, Ready
 from aerix.actors.messages import (
@@ -61,6 +62,12 @@ class Life:
         """The requests that this actor sent and that are not answered."""
         self.owed: set[Answer] = set()
         """The answers that it took over with ``later`` and has not given."""
+        self.doing: object | None = SETUP
+        """The message it handles, or the part of its life that is a text; None when idle. For ``dump``, as the next two."""
+        self.since = monotonic()
+        """When it began that."""
+        self.waited: tuple[tuple[Call, ...], float] | None = None
+        """The calls that it is blocked on, and since when."""
         self._actor = actor
         self._ref = ref
         self._monitor = monitor
@@ -74,6 +81,7 @@ class Life:
             actor.setup()
             if not actor.starts_later:
                 self.declare_started()
+            self.doing = None
             while self.exit is None:
                 envelope, self._stopped = self._stopped or self.mailbox.get(), None
                 assert envelope is not None
@@ -99,13 +107,15 @@ class Life:
     # --- messages
 
     def _handle(self, envelope: "Envelope") -> None:
-        message = envelope.message
-        if type(message) is Ready:
-            self.mailbox.run(message)
-            return
         answer: Answer | None = envelope.reply_to
         if answer is not None and answer.cancelled:
             answer.refuse(Refused("cancelled", "cancelled before it began"))
+            return
+        self.since = monotonic()
+        self.doing = message = envelope.message
+        if type(message) is Ready:
+            self.mailbox.run(message)
+            self.doing = None
             return
         self.answer = answer
         try:
@@ -129,7 +139,7 @@ class Life:
             if self.answer is not None:
                 self.answer.reply(value)
         finally:
-            self.answer = None
+            self.answer = self.doing = None
 
     def _dispatch(self, message: Any) -> object:
         kind = type(message)
@@ -164,7 +174,9 @@ class Life:
     ) -> "Call":
         """Block until one of the calls is answered (``Actor.wait`` says the rest)."""
         tokens = {call.token for call in calls}
-        deadline = monotonic() + deadline_s
+        since = monotonic()
+        deadline = since + deadline_s
+        before, self.waited = self.waited, (calls, since)
         aside: list[Envelope] = []
         try:
             while True:
@@ -184,6 +196,7 @@ class Life:
                 if not self._serve_wait(message, tokens, on_piece, aside):
                     aside.append(envelope)
         finally:
+            self.waited = before
             if aside:
                 self.mailbox.unget(aside)
 
@@ -224,6 +237,7 @@ class Life:
     def end(self, exit: Exit) -> None:
         """Refuse what waits, clean up, answer what is owed, and only then count as gone."""
         ref = self._ref
+        self.doing, self.since = TEARDOWN, monotonic()
         rest = self.mailbox.close()
         if self._stopped is not None:
             rest.append(self._stopped)

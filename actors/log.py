@@ -33,13 +33,15 @@ def configure(path: Path) -> None:
     _logger.cache_clear()
 
 
-def log(event: str, *, level: Level = "info", **fields: Any) -> None:
-    """Write one event. What cannot be written is dropped: a log never ends what it tells about."""
+def log(event: str, *, level: Level = "info", **fields: Any) -> bool:
+    """Write one event; whether it was written. What cannot be is dropped: a log never ends what it tells about."""
     if _FILE in os.environ and _RANK[level] >= _RANK.get(os.environ.get(_LEVEL, "info"), 20):
         try:
             getattr(_logger(os.environ[_FILE]), level)(event, **fields)
         except Exception:  # noqa: BLE001  # a full disk, a value whose repr fails: nobody could be told
-            return
+            return False
+        return True
+    return False
 
 
 class _Lines:
