@@ -40,9 +40,17 @@ _TOKENS = itertools.count(1)
 
 
 def on(message: type) -> Callable[[_Handler], _Handler]:
-    """Mark a method as the handler of one message class. What it returns answers an ask or a request."""
+    """Mark a method as the handler of one message class. What it returns answers an ask or a request.
+
+    Raises TypeError for a class whose instances can change: sender and receiver share them.
+    """
+    parameters = getattr(message, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        raise TypeError(f"{message.__name__} is no message: make it a frozen dataclass")
 
     def mark(method: _Handler) -> _Handler:
+        if "handles" in method.__dict__:
+            raise TypeError(f"{method.__name__} handles {method.__dict__['handles'].__name__} already")
         method.__dict__["handles"] = message
         return method
 
@@ -293,6 +301,16 @@ class Actor:
     name: str
     ref: Ref
     _life: Life
+
+    def __init_subclass__(cls) -> None:
+        """Raises TypeError for a class that says twice what it does with one message."""
+        super().__init_subclass__()
+        handled = [
+            method.handles for method in vars(cls).values() if "handles" in getattr(method, "__dict__", ())
+        ]
+        for message in set(handled):
+            if handled.count(message) > 1:
+                raise TypeError(f"{cls.__name__} has {handled.count(message)} handlers of {message.__name__}")
 
     # --- what a subclass may define
 

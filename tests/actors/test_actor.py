@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -1061,6 +1062,36 @@ def test_handlers_are_inherited_mixed_in_and_overridden_by_name() -> None:
         assert ref.ask(Ping(1), PATIENCE) == 101
         assert ref.ask(Tick(0), PATIENCE) == "mixed in"
         assert ref.ask(Run(lambda _: "inherited"), PATIENCE) == "inherited"
+
+
+@pytest.mark.rule("actors.frozen-messages")
+def test_only_a_frozen_dataclass_is_a_message() -> None:
+    @dataclass
+    class Soft:
+        """Its sender may still change it."""
+
+    for cls in (Soft, str, dict):
+        with pytest.raises(TypeError, match=f"{cls.__name__} is no message: make it a frozen dataclass"):
+            on(cls)
+
+
+@pytest.mark.rule("actors.frozen-messages")
+def test_a_class_has_one_handler_for_each_message_and_a_handler_one_message() -> None:
+    with pytest.raises(TypeError, match="Torn has 2 handlers of Ping"):
+
+        class Torn(Actor):
+            @on(Ping)
+            def _one(self, _: Ping) -> None: ...
+
+            @on(Ping)
+            def _other(self, _: Ping) -> None: ...
+
+    with pytest.raises(TypeError, match="_both handles Ping already"):
+
+        class Greedy(Actor):
+            @on(Run)
+            @on(Ping)
+            def _both(self, _: object) -> None: ...
 
 
 @pytest.mark.rule("actors.native-names-safe")

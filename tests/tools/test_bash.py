@@ -2,6 +2,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,11 @@ def test_a_flood_costs_bounded_memory(run: Run, runner: Ref, ws: Workspace) -> N
     assert int(peak.split()[1]) < 100_000
 
 
+@dataclass(frozen=True, slots=True)
+class _GiveUp:
+    """Cancel the call."""
+
+
 class _Asker(Actor):
     """Asks a runner and cancels, as an agent does."""
 
@@ -201,8 +207,8 @@ class _Asker(Actor):
         else:
             self._asked_by.reply(message.value)
 
-    @on(str)
-    def cancel(self, _message: str) -> None:
+    @on(_GiveUp)
+    def cancel(self, _message: _GiveUp) -> None:
         self._call.cancel()
 
 
@@ -222,7 +228,7 @@ def cancelled(asker: Ref, message: RunTool, when: Callable[[], object]) -> tuple
         asked = pool.submit(asker.ask, message, 20)
         when()
         began = time.monotonic()
-        asker.tell("cancel")
+        asker.tell(_GiveUp())
         return asked.result(20), time.monotonic() - began
 
 
