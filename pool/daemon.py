@@ -1,6 +1,6 @@
 """The daemon: one process that holds the members and serves a Unix socket. Nothing here polls.
 
-The tree, in start order (rest_for_one): the members, the connections, and last the listener, so that the socket
+The tree, in start order (rest_for_one): the permits, the members, the connections, and last the listener, so that the socket
 appears only when every model that was asked for is loaded.
 """
 
@@ -34,6 +34,7 @@ from aerix.pool.bounds import ACCEPT_PAUSE, MEMBER_LOAD, OPEN
 from aerix.pool.connection import CONNECTIONS, MEMBERS, POOL, Connection
 from aerix.pool.ladder import LADDER
 from aerix.pool.members import Members, PoolOptions, StatusOf
+from aerix.pool.permits import PERMITS, Permits
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ def _tree(options: PoolOptions) -> Supervisor:
     patience = MEMBER_LOAD.value * (len(LADDER) + 2) * (len(options.load) + 1)
     return Supervisor(
         [
+            ChildSpec(PERMITS, Permits),
             ChildSpec(MEMBERS, lambda: Members(options), grace_s=None, start_timeout_s=patience),
             ChildSpec(CONNECTIONS, lambda: Connections(options), grace_s=None),
             ChildSpec("listener", lambda: Listener(options)),

@@ -17,6 +17,7 @@ from aerix.actors import Refused
 from aerix.actors.log import log
 from aerix.pool.bounds import BATCH, SEQUENCES
 from aerix.pool.ladder import Rung
+from aerix.pool.leash import Leash
 from aerix.pool.rows import Aborted, EngineFacts, EngineFailed, OutOfRoom, Row, Scene
 from aerix.pool.workerargs import WorkerArgs
 
@@ -196,7 +197,9 @@ _LOG = _Log()
 class LlamaEngine:
     """One model with one cache of cells that all sequences share. Made for one thread, ``interrupt`` for any."""
 
-    def __init__(self, args: WorkerArgs, rung: Rung) -> None:
+    def __init__(self, args: WorkerArgs, rung: Rung, leash: Leash | None = None) -> None:
+        """``leash`` says when to compute, and with how many threads."""
+        self._leash = leash or Leash()
         self._model = _Model(args.model, plain_weights=rung.plain_weights)
         self._abort = ctypes.create_string_buffer(2)
         self.vocabulary = LlamaVocabulary(self._model)
@@ -212,6 +215,7 @@ class LlamaEngine:
             batch=batch,
             threads=threads,
         )
+        self._threads = threads
 
     def begin(self, sequence: int, scene: Scene) -> None:
         """A model needs no scene."""
@@ -220,7 +224,9 @@ class LlamaEngine:
         """See Engine. Raises EngineFailed where llama.cpp gives up."""
         assert 0 < len(rows) <= self.facts.batch
         self._fill(rows)
-        code = llama_cpp.llama_decode(self._context, self._batch)
+        with self._leash as permitted:
+            self._compute_with(min(permitted or self.facts.threads, self.facts.threads))
+            code = llama_cpp.llama_decode(self._context, self._batch)
         if code == _NO_SLOT:
             raise OutOfRoom
         if code == _ABORTED:
@@ -247,10 +253,12 @@ class LlamaEngine:
         """See Engine."""
         _LOG.muted = True
         self._abort[0] = b"\x01"
+        self._leash.interrupt()
 
     def resume(self) -> None:
         """See Engine."""
         self._abort[0] = b"\x00"
+        self._leash.resume()
         _LOG.muted = False
 
     def close(self) -> None:
@@ -288,6 +296,11 @@ class LlamaEngine:
         params.abort_callback = ctypes.cast(strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.c_void_p(ctypes.addressof(self._abort))
         return params
+
+    def _compute_with(self, threads: int) -> None:
+        if threads != self._threads:
+            llama_cpp.llama_set_n_threads(self._context, threads, threads)
+            self._threads = threads
 
     def _fill(self, rows: Sequence[Row]) -> None:
         batch = self._batch

@@ -28,6 +28,7 @@ from aerix.actors import (
     Tick,
     launch,
     on,
+    whereis,
 )
 from aerix.actors.process import ProcessActor
 from aerix.actors.wire import Plain
@@ -44,6 +45,7 @@ from aerix.pool.bounds import (
 )
 from aerix.pool.ladder import LADDER
 from aerix.pool.models import ResolvedModel
+from aerix.pool.permits import PERMITS, Ended, Rest, Want
 from aerix.pool.workerargs import WorkerArgs
 
 _CRASHES = tuple(f"signal {name}" for name in ("SIGSEGV", "SIGILL", "SIGBUS", "SIGABRT", "SIGFPE", "SIGTRAP"))
@@ -63,17 +65,53 @@ class WorkerReady(System):
 
 
 class Worker(ProcessActor):
-    """The worker process's actor; ``member`` is told when it is ready."""
+    """The worker process's actor; ``member`` is told when it is ready.
+
+    One that computes (``args.leashed``) wants a permit while it loads, and while a generation is not answered.
+    """
 
     def __init__(self, member: Ref, args: WorkerArgs) -> None:
         super().__init__(
-            "aerix.pool.worker:main", args.to_dict(), p.CODEC, guard="kill", window=WORKER_WINDOW.count
+            "aerix.pool.worker:main", args.to_dict(), p.WORKER_CODEC, guard="kill", window=WORKER_WINDOW.count
         )
         self._member = member
+        self._permits = whereis(PERMITS) if args.leashed else None
+        self._generating: set[int] = set()
+
+    def setup(self) -> None:
+        """Start the process; its self-test computes."""
+        super().setup()
+        self._tell_permits(Want)
 
     def ready(self, info: Plain) -> None:
         """Hand on what the worker told about itself."""
         self._member.tell_if_alive(WorkerReady(info, self.pid))
+        self._tell_permits(Rest)
+
+    def unhandled(self, message: object) -> object:
+        """See ProcessActor; a generation is something to compute."""
+        value = super().unhandled(message)
+        if isinstance(message, p.Generate):
+            self._generating.add(next(reversed(self._open)))
+            if len(self._generating) == 1:
+                self._tell_permits(Want)
+        return value
+
+    def _take_answer(self, frame: Plain) -> None:
+        super()._take_answer(frame)
+        if self._generating and frame["t"] in ("reply", "error"):
+            self._generating.discard(frame["id"])
+            if not self._generating:
+                self._tell_permits(Rest)
+
+    def _tell_permits(self, what: type[Want | Rest | Ended]) -> None:
+        if self._permits is not None:
+            self._permits.tell_if_alive(what(self.ref))
+
+    def teardown(self, exit: Exit) -> None:
+        """See ProcessActor; a process that is gone computes nothing."""
+        super().teardown(exit)
+        self._tell_permits(Ended)
 
     @on(CallCancelled)
     def _cancel(self, message: CallCancelled) -> None:
@@ -104,6 +142,7 @@ class Member(Actor):
     def __init__(self, name: str, model: ResolvedModel, flags: dict[str, Any]) -> None:
         """``flags`` are WorkerArgs' fields, checked."""
         self._args = WorkerArgs(model=str(model.path) if model.kind == "gguf" else model.name, **flags)
+        self._computes = model.kind == "gguf"
         self._info = p.MemberInfo(name, "loading")
         self._worker: Ref | None = None
         self._window = _new_window()
@@ -208,7 +247,8 @@ class Member(Actor):
     def _start(self, state: _State) -> None:
         self._info = replace(self._info, state=state, pid=0)
         self._stamp = _stamp(self._file)
-        args = replace(self._args, rung=self._rung)
+        leashed = self._computes and whereis(PERMITS) is not None
+        args = replace(self._args, rung=self._rung, leashed=leashed)
         worker = launch(Worker(self.ref, args), f"worker:{self._info.name}", self.ref)
         self._worker = worker
         self._after(MEMBER_LOAD.value, lambda: self._too_slow(worker))

@@ -78,6 +78,8 @@ class Usage:
     fill_ms: float
     decode_ms: float
     forced_tokens: int = 0
+    thinking_tokens: int = 0
+    """Those of ``completion_tokens`` that came before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class MemberInfo:
     vocab: str = ""
     json: bool = True
     """Whether the member can be held to a ``Json`` constraint."""
+    thinking: int = 0
+    """Tokens that the model may think with before each turn; 0: it does not think first."""
     restarts: int = 0
     contexts: int = 0
     running: int = 0
@@ -206,8 +210,9 @@ class ContextRead:
 class Generate:
     """Generate on a context: ``Progress`` and ``Token`` frames, then ``Done`` or ``Error``.
 
-    ``start`` are ids of this same turn that the client already holds: they count as generated, are not sent again,
-    and the stream goes on after them. ``max_tokens`` counts them too.
+    ``start`` are ids of this same turn that the client already holds, those of its thinking first: they count as
+    generated, are not sent again, and the stream goes on after them. ``max_tokens`` bounds the answer, not the
+    thinking, which takes what its budget and the window leave.
     """
 
     id: int
@@ -310,13 +315,16 @@ class Token:
     id: int
     tokens: list[int]
     data: bytes
+    thinking: bool = False
+    """Whether they come before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A generation's end. ``tokens`` are all generated ids (``start`` included), without the end-of-turn token.
+    """A generation's end. ``tokens`` are all ids of the answer (from ``start`` too), without the end-of-turn token.
 
-    ``scores`` are, for ``OneOf``, the log-probability of each text in the order given; ``choice`` is the index of the
+    A model that thinks first has ``thinking``, the text of it, and ``thinking_tokens``, its ids with the closing: they
+    stand between the prompt and the answer, and belong in no context. ``scores`` are, for ``OneOf``, the log-probability of each text in the order given; ``choice`` is the index of the
     best one, absent where none matched.
     """
 
@@ -328,6 +336,8 @@ class Done:
     vocab: str
     choice: int | None = None
     scores: list[float] | None = None
+    thinking: str | None = None
+    thinking_tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,4 +378,18 @@ ANSWERS = (
 )  # fmt: skip
 
 CODEC = Codec((*REQUESTS, *ANSWERS))
-"""Turns messages into maps and back, for the socket and for a member's worker."""
+"""Turns messages into maps and back, for the socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """To a worker, and never on the socket: compute with so many threads from now on, with none where it is 0.
+
+    Answered by ``Ok`` when no step uses more.
+    """
+
+    threads: int
+
+
+WORKER_CODEC = Codec((*REQUESTS, *ANSWERS, Permit))
+"""What a member and its worker process say."""
