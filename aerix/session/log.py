@@ -32,6 +32,7 @@ class SessionLog(Actor):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
+        self._stop_waits = False
 
     def setup(self) -> None:
         """Open and lock the file. Raises Refused ``session_storage`` or ``session_locked``."""
@@ -57,6 +58,9 @@ class SessionLog(Actor):
 
     @on(Write)
     def _write(self, message: Write) -> None:
+        if self._stop_waits:
+            self._stop_waits = False
+            self.ref.stop()
         data = b"".join(map(line, message.events))
         at = os.fstat(self._fd).st_size
         try:
@@ -70,7 +74,10 @@ class SessionLog(Actor):
 
     @on(Stop)
     def _stop(self, _message: Stop) -> None:
-        self.ref.tell(_Close())
+        try:
+            self.ref.tell(_Close())
+        except Refused:  # as many lines wait as may: behind the next one there is room
+            self._stop_waits = True
 
     @on(_Close)
     def _close(self, _message: _Close) -> None:

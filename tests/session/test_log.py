@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from aerix.actors import Ref, Refused, start
+from aerix.actors import Exit, Ref, Refused, on, start
 from aerix.session.events import Plan
 from aerix.session.log import SessionLog, Write
+from tests.actors.bodies import Gate, Run
 from tests.pool.daemons import PATIENCE
 from tests.runs import json_lines
 
@@ -109,6 +110,29 @@ def test_lines_that_wait_are_written_before_a_stop(tmp_path: Path) -> None:
         for number in range(200):
             log.tell(Write((Plan(text=str(number)),)))
     assert [json.loads(text) for text in texts(path)] == list(range(200))
+
+
+@pytest.mark.rule("session.written-before-done")
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_stop_that_finds_the_queue_full_comes_after_the_lines_in_it(tmp_path: Path, limit: int) -> None:
+    class Held(SessionLog):
+        mailbox_limit = limit
+
+        @on(Run)
+        def _run(self, message: Run) -> None:
+            message.do(self)
+
+    path, gate = tmp_path / "one.jsonl", Gate()
+    log = start(Held(path), "log")
+    gate.hold(log)
+    for n in range(limit):
+        log.tell(Write((Plan(text=str(n)),)))
+    with pytest.raises(Refused, match="takes no more"):
+        log.tell(Write((Plan(text="one too many"),)))
+    log.stop()
+    gate.free.set()
+    assert log.join(PATIENCE) == Exit("shutdown")
+    assert texts(path) == [str(n) for n in range(limit)]
 
 
 @pytest.mark.rule("session.torn-tail")
