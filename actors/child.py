@@ -281,6 +281,8 @@ def child_main(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.dup2(errors.fileno(), 1)
     os.dup2(errors.fileno(), 2)
+    if guard == "term":
+        os_linux.run_on_when_unread(2)
     errors.close()
     os.environ[MARK] = mark
     restore_safe_path(safe_path)

@@ -1,6 +1,7 @@
 """Calls that only Linux has: pidfd, prctl, and the list of a process's descendants in /proc."""
 
 import ctypes
+import fcntl
 import os
 import signal
 from contextlib import suppress
@@ -26,6 +27,16 @@ def die_with_parent(sig: signal.Signals, parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, int(sig))
     if os.getppid() != parent:
         os._exit(70)
+
+
+def run_on_when_unread(pipe: int) -> None:
+    """Be continued (SIGCONT), should this process be stopped, when nobody has the pipe's other end any more.
+
+    A signal of death that ends a process does not reach it while it is stopped; only KILL does.
+    """
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGCONT)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def adopt_orphans() -> None:

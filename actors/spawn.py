@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 
-_living: "set[Spawned]" = set()
-
-
-def wake_living() -> None:
-    """Let stopped children run on, at this process's end: only then does the signal of its death reach them."""
-    for one in list(_living):
-        one.signal(signal.SIGCONT)
-
-
 class Spawned:
     """One child process. Made, used and closed in the thread of the actor that owns it, whose end is the child's."""
 
@@ -79,7 +70,6 @@ class Spawned:
         self.pid = self._process.pid
         self.pidfd = os_linux.pidfd_open(self.pid)
         """Becomes readable when it ends."""
-        _living.add(self)
 
     def signal(self, sig: signal.Signals) -> None:
         """Signal its group, or itself where it is too young to have one."""
@@ -95,7 +85,6 @@ class Spawned:
             # Before the reap its group cannot have another's id.
             self.signal(signal.SIGKILL)
             self._reaped = True
-            _living.discard(self)
             self._process.join()
             self._code = self._process.exitcode
             if self._guard == "term" and self._code != 0:

@@ -21,7 +21,6 @@ from aerix.actors import (
     whereis,
 )
 from aerix.actors.bounds import START
-from aerix.actors.spawn import wake_living
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.bounds import CANCEL, TURNS, in_force
 from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
@@ -92,8 +91,7 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str, cwd: Path) -
         return end.exit
     finally:
         root.stop()
-        if root.join(stop_s) is None:
-            wake_living()
+        root.join(stop_s)
 
 
 def _home(project: str) -> Path:

@@ -193,7 +193,9 @@ def test_a_signal_that_is_ignored_at_the_start_stays_ignored(aerix: Aerix) -> No
 
 
 @pytest.mark.rule("process.stopped-runner")
-@pytest.mark.parametrize(("sig", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("sig", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
 def test_a_runner_that_was_stopped_does_not_outlive_the_program(
     aerix: Aerix, sig: signal.Signals, code: int
 ) -> None:

@@ -616,6 +616,14 @@ def test_a_worker_that_reads_nothing_and_ignores_term_ends_with_its_owner() -> N
         until_ended(pid)
 
 
+@pytest.mark.rule("process.stopped-runner")
+def test_a_runner_that_was_stopped_ends_with_its_killed_owner() -> None:
+    with owner_process("term", BODIES + "serve", "{}") as (process, pid, _):
+        os.kill(pid, signal.SIGSTOP)
+        process.kill()
+        until_ended(pid)
+
+
 @pytest.mark.rule("process.escapee-killed")
 def test_what_a_killed_runner_leaves_in_another_session_is_found_by_its_mark_and_killed() -> None:
     owner = Owner(guard="term")
