@@ -4,18 +4,17 @@ Pykka's own inbox loses an ask that is put while its actor drains (spec/actors.m
 refuses instead, so every envelope is either handled or refused, never lost.
 """
 
-import os
 import select
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
+from aerix.actors.os_linux import Poller, Readiness
+
 E = TypeVar("E")
-_Callbacks = tuple[Callable[[], None] | None, Callable[[], None] | None]
 
 _IO_EVERY = 32  # messages handled in a row before the descriptors are looked at
 
@@ -32,8 +31,7 @@ class MailboxFull(Exception):
 class Ready:
     """Descriptors of this actor that can be read or written; ``Mailbox.run`` runs their callbacks."""
 
-    events: "tuple[tuple[int, _Callbacks, int], ...]"
-    """Descriptor, what was watched for it, and epoll's mask."""
+    events: list[Readiness]
 
 
 class Mailbox(Generic[E]):
@@ -49,7 +47,7 @@ class Mailbox(Generic[E]):
         self._filled = threading.Condition(self._lock)
         self._closed = False
         self._waiting = False
-        self._poller: _Poller | None = None
+        self._poller: Poller | None = None
         self._in_a_row = 0
         self.idle_since = monotonic()
         """When the actor last found nothing to do."""
@@ -86,8 +84,8 @@ class Mailbox(Generic[E]):
         while True:
             if self._poller is not None and self._in_a_row >= _IO_EVERY:
                 self._in_a_row = 0
-                if ready := self._poller.poll(0.0):
-                    return self._of_ready(ready)
+                if events := self._poller.poll(0.0):
+                    return self._of_ready(Ready(events))
             # Without the lock, which costs: nobody else takes from the lanes.
             if self._system:
                 self._in_a_row += 1
@@ -110,10 +108,10 @@ class Mailbox(Generic[E]):
                     self._waiting = False
                     continue
             self._in_a_row = 0
-            ready = self._poller.poll(left)
+            events = self._poller.poll(left)
             self._waiting = False
-            if ready:
-                return self._of_ready(ready)
+            if events:
+                return self._of_ready(Ready(events))
 
     def unget(self, envelopes: list[E]) -> None:
         """Put envelopes back at the head of the system lane, in order, as a wait that set them aside does."""
@@ -138,7 +136,7 @@ class Mailbox(Generic[E]):
             if self._closed or (read is None and write is None):
                 return  # a closed mailbox watches nothing any more
             with self._lock:
-                self._poller = _Poller()
+                self._poller = Poller()
         self._poller.watch(fileobj, read, write)
 
     def run(self, ready: Ready) -> None:
@@ -146,55 +144,6 @@ class Mailbox(Generic[E]):
         for event in ready.events:
             if self._poller is not None:
                 self._poller.run(*event)
-
-
-class _Poller:
-    """epoll over an actor's descriptors and an eventfd that wakes it for a message.
-
-    Not ``selectors``, which costs more than the waits themselves: every call of a child comes through here twice.
-    """
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll()  # it closes itself, should there be no second descriptor
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Edge-triggered: each write wakes once, and nobody needs to read it.
-        self._epoll.register(self._wake, select.EPOLLIN | select.EPOLLET)
-        self._watched: dict[int, _Callbacks] = {}
-
-    def wake(self) -> None:
-        os.eventfd_write(self._wake, 1)
-
-    def poll(self, timeout_s: float | None) -> Ready | None:
-        events = [
-            (fd, self._watched[fd], mask)
-            for fd, mask in self._epoll.poll(timeout_s, max(1, len(self._watched)))
-            if fd in self._watched
-        ]
-        return Ready(tuple(events)) if events else None
-
-    def run(self, fd: int, callbacks: "_Callbacks", mask: int) -> None:
-        read, write = callbacks
-        # Watched anew since (its number may be another descriptor's now): what is ready is told again.
-        if read is not None and mask & ~select.EPOLLOUT and self._watched.get(fd) is callbacks:
-            read()
-        if write is not None and mask & ~select.EPOLLIN and self._watched.get(fd) is callbacks:
-            write()
-
-    def watch(self, fileobj: Any, read: Callable[[], None] | None, write: Callable[[], None] | None) -> None:
-        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
-        mask = (select.EPOLLIN if read else 0) | (select.EPOLLOUT if write else 0)
-        known = self._watched.pop(fd, None) is not None
-        if mask == 0:
-            if known:
-                with suppress(OSError):  # it was closed first
-                    self._epoll.unregister(fd)
-            return
-        (self._epoll.modify if known else self._epoll.register)(fd, mask)
-        self._watched[fd] = (read, write)
-
-    def close(self) -> None:
-        self._epoll.close()
-        os.close(self._wake)
 
 
 def wait_readable(fileobj: Any, timeout_s: float | None) -> bool:

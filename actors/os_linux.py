@@ -1,11 +1,14 @@
-"""Calls that only Linux has: pidfd, prctl, and the list of a process's descendants in /proc."""
+"""Calls that only Linux has: pidfd, prctl, the list of a process's descendants in /proc, epoll with an eventfd."""
 
 import ctypes
 import fcntl
 import os
+import select
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from aerix.actors.bounds import SWEEPS
 
@@ -147,3 +150,61 @@ def peer_uid(sock: object) -> int:
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", data)
     return int(uid)
+
+
+_Callbacks = tuple[Callable[[], None] | None, Callable[[], None] | None]
+Readiness = tuple[int, _Callbacks, int]
+"""A descriptor, what was watched for it, and epoll's mask."""
+
+
+class Poller:
+    """epoll over an actor's descriptors and an eventfd that wakes it for a message.
+
+    Not ``selectors``, which costs more than the waits themselves: every call of a child comes through here twice.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()  # it closes itself, should there be no second descriptor
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Edge-triggered: each write wakes once, and nobody needs to read it.
+        self._epoll.register(self._wake, select.EPOLLIN | select.EPOLLET)
+        self._watched: dict[int, _Callbacks] = {}
+
+    def wake(self) -> None:
+        """End the wait of ``poll``; any thread may."""
+        os.eventfd_write(self._wake, 1)
+
+    def poll(self, timeout_s: float | None) -> list[Readiness]:
+        """Wait until something is ready, ``wake`` is called or the time is over; None waits for ever."""
+        return [
+            (fd, self._watched[fd], mask)
+            for fd, mask in self._epoll.poll(timeout_s, max(1, len(self._watched)))
+            if fd in self._watched
+        ]
+
+    def run(self, fd: int, callbacks: _Callbacks, mask: int) -> None:
+        """Run the callbacks of what ``poll`` gave; what an earlier one stopped watching is passed over."""
+        read, write = callbacks
+        # Watched anew since (its number may be another descriptor's now): what is ready is told again.
+        if read is not None and mask & ~select.EPOLLOUT and self._watched.get(fd) is callbacks:
+            read()
+        if write is not None and mask & ~select.EPOLLIN and self._watched.get(fd) is callbacks:
+            write()
+
+    def watch(self, fileobj: Any, read: Callable[[], None] | None, write: Callable[[], None] | None) -> None:
+        """Give these callbacks for a descriptor in place of earlier ones; both None forgets it."""
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        mask = (select.EPOLLIN if read else 0) | (select.EPOLLOUT if write else 0)
+        known = self._watched.pop(fd, None) is not None
+        if mask == 0:
+            if known:
+                with suppress(OSError):  # it was closed first
+                    self._epoll.unregister(fd)
+            return
+        (self._epoll.modify if known else self._epoll.register)(fd, mask)
+        self._watched[fd] = (read, write)
+
+    def close(self) -> None:
+        """Close its own two descriptors."""
+        self._epoll.close()
+        os.close(self._wake)
