@@ -12,25 +12,60 @@ PULL_LOCK = Bound(
 )
 
 HUB_TRIES = Bound(
-    "models.hub-tries", 5, "tries in a row without a new byte", "aerix models pull", "retry", "refused: model_pull_failed"
+    "models.hub-tries",
+    5,
+    "tries in a row without a new byte",
+    "aerix models pull",
+    "retry",
+    "refused: model_pull_failed",
 )
 HUB_PAUSE = Bound(
-    "models.hub-pause", 1, "seconds before the second try, doubling", "aerix models pull", "wait", "tried again"
+    "models.hub-pause",
+    1,
+    "seconds before the second try, doubling",
+    "aerix models pull",
+    "wait",
+    "tried again",
 )
 HUB_LIST = Bound(
-    "models.hub-list", 16 * 1024 * 1024, "bytes of a list of files", "aerix models pull", "refuse", "refused: model_pull_failed"
+    "models.hub-list",
+    16 * 1024 * 1024,
+    "bytes of a list of files",
+    "aerix models pull",
+    "refuse",
+    "refused: model_pull_failed",
 )
 HUB_PAGES = Bound(
-    "models.hub-pages", 20, "pages of a list of files", "aerix models pull", "cut", "the first ones are looked at"
+    "models.hub-pages",
+    20,
+    "pages of a list of files",
+    "aerix models pull",
+    "cut",
+    "the first ones are looked at",
 )
 HUB_REDIRECTS = Bound(
-    "models.hub-redirects", 5, "redirects in a row", "aerix models pull", "refuse", "refused: model_pull_failed"
+    "models.hub-redirects",
+    5,
+    "redirects in a row",
+    "aerix models pull",
+    "refuse",
+    "refused: model_pull_failed",
 )
 MODEL_PARTS = Bound(
-    "models.parts", 1000, "files that a model is cut into", "whoever loads a model", "refuse", "refused: load_failed"
+    "models.parts",
+    1000,
+    "files that a model is cut into",
+    "whoever loads a model",
+    "refuse",
+    "refused: load_failed",
 )
 MANIFEST = Bound(
-    "models.manifest", 1024 * 1024, "bytes of a manifest of Ollama", "whoever loads a model", "refuse", "refused: model_missing"
+    "models.manifest",
+    1024 * 1024,
+    "bytes of a manifest of Ollama",
+    "whoever loads a model",
+    "refuse",
+    "refused: model_missing",
 )
 HEADER_BYTES = Bound(
     "models.header-bytes",
@@ -135,6 +170,14 @@ REQUESTS = Bound(
 ACCEPT_PAUSE = Bound(
     "pool.accept-pause", 1, "seconds without accepting", "Listener", "wait", "clients wait in the backlog"
 )
+MEMORY = Bound(
+    "pool.memory",
+    0,
+    "bytes of all members; 0: the machine's limit",
+    "Members",
+    "refuse",
+    "refused: no_memory",
+)
 MEMBER_LOAD = Bound("pool.member-load", 900, "seconds", "Member", "kill", "refused: load_failed")
 MEMBER_RESTARTS = Bound(
     "pool.member-restarts", 3, "restarts a window", "Member", "stop", "refused: member_failed"
@@ -181,12 +224,19 @@ PERMIT_RECALL = Bound(
 STATUS_WAIT = Bound(
     "pool.status-wait", 2, "seconds for a worker's numbers", "Member", "cut", "the last known numbers"
 )
+MEMBERS_WAIT = Bound(
+    "pool.members-wait", 3, "seconds for a member to tell", "Members", "cut", "it is shown as silent"
+)
+STATUS_ALONE = Bound(
+    "pool.status-alone", 5, "seconds for the members to tell", "Connection", "cut", "all are shown as silent"
+)
 
 DAEMON_ROWS = (
     PULL_SILENCE, PULL_LOCK, HUB_TRIES, HUB_PAUSE, HUB_LIST, HUB_PAGES, HUB_REDIRECTS, MODEL_PARTS, MANIFEST, HEADER_BYTES,
     HEADER_ENTRIES, CONTROL, FRAMES, AUTOSTART, AUTOSTART_EVERY, STARTS, STOP_WAIT, START_LOG, CONNECTIONS, LINK_QUEUE, LOST_IN_A_ROW,
-    GENERATION, IDLE, HELLO, OPEN, UNREAD, REQUESTS, ACCEPT_PAUSE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBER_DELAY, MEMBER_HELD, HELD_PROGRESS,
-    WORKER_WINDOW, CANCEL_REACTION, PERMIT_SLICE, PERMIT_RECALL, STATUS_WAIT,
+    GENERATION, IDLE, HELLO, OPEN, UNREAD, REQUESTS, ACCEPT_PAUSE, MEMORY, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBER_DELAY, MEMBER_HELD, HELD_PROGRESS,
+    WORKER_WINDOW, CANCEL_REACTION, PERMIT_SLICE, PERMIT_RECALL, STATUS_WAIT, MEMBERS_WAIT,
+    STATUS_ALONE,
 )  # fmt: skip
 
 # --- the worker ---------------------------------------------------------------------------------------------------
@@ -265,4 +315,39 @@ WORKER_ROWS = (
     THINKING, UNSCORED,
 )  # fmt: skip
 
-ROWS = (*DAEMON_ROWS, *WORKER_ROWS)
+# --- models on servers --------------------------------------------------------------------------------------------
+
+REMOTE_SILENCE = Bound(
+    "remote.silence", 900, "seconds without a byte of a server", "worker", "kill", "failed: server_silent"
+)
+REMOTE_CONNECT = Bound(
+    "remote.connect", 10, "seconds to connect to a server", "worker", "retry", "failed: server_unreachable"
+)
+REMOTE_TRIES = Bound(
+    "remote.tries", 8, "tries of a turn that has not begun", "worker", "retry", "failed: server_failed", least=1
+)
+REMOTE_DELAY = Bound(
+    "remote.delay", 0.5, "seconds before the second try, doubling", "worker", "wait", "a try waits"
+)
+REMOTE_WAIT = Bound("remote.wait", 60, "seconds before a try at most", "worker", "cut", "a try waits no longer")
+REMOTE_ASK = Bound(
+    "remote.ask", 10, "seconds for what a server tells of itself", "worker", "cut", "it is not known"
+)
+REMOTE_LINE = Bound(
+    "remote.line", 1024 * 1024, "bytes of a line of an answer", "worker", "kill", "failed: server_garbled"
+)
+REMOTE_BODY = Bound(
+    "remote.body",
+    4 * 1024 * 1024,
+    "bytes of an answer that is no stream",
+    "worker",
+    "kill",
+    "failed: server_garbled",
+)
+REMOTE_TEXT = Bound("remote.text", 1024 * 1024, "characters of a turn", "worker", "cut", "stop: length")
+
+REMOTE_ROWS = (
+    REMOTE_SILENCE, REMOTE_CONNECT, REMOTE_TRIES, REMOTE_DELAY, REMOTE_WAIT, REMOTE_ASK, REMOTE_LINE, REMOTE_BODY, REMOTE_TEXT,
+)  # fmt: skip
+
+ROWS = (*DAEMON_ROWS, *WORKER_ROWS, *REMOTE_ROWS)

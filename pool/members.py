@@ -15,15 +15,18 @@ from aerix.actors import (
     StartChild,
     StopChild,
     Supervisor,
+    Tick,
     on,
     whereis,
 )
 from aerix.actors.bounds import CHILD_STOP, CHILD_TERM
-from aerix.pool.bounds import IDLE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW
-from aerix.pool.connection import Unload, Uses, member_actor
+from aerix.pool.bounds import IDLE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBERS_WAIT, MEMORY
+from aerix.pool.connection import Unload, Uses, member_actor, silent
+from aerix.pool.fit import memory_limit
 from aerix.pool.ladder import LADDER
 from aerix.pool.member import Member
 from aerix.pool.models import ResolvedModel, models_dir, resolve
+from aerix.pool.room import House, need_of
 
 LOAD_FLAGS: dict[str, type] = {
     "window": int, "cells": int, "max_batch": int, "batch": int, "threads": int, "memory": int, "template": str,
@@ -59,23 +62,37 @@ class Members(Supervisor):
         self._starting: dict[str, list[Answer]] = {}
         """Who waits for the start of a member, by the member's name, and below, the request for that start."""
         self._starts: dict[int, str] = {}
+        self._rooms: dict[str, _Room] = {}
+        """Members that others have to leave for, by their names."""
+        self._house = House(MEMORY.count or memory_limit())
         self._users: dict[str, set[int]] = {}
         """The connections that use a member, by its name."""
         self._stops: dict[int, Answer] = {}
         """Who waits for the end of a member, by the request for it."""
         self._gathers: list[_Gather] = []
-        specs = [self._spec(model.name, model, {}) for model in options.load]
+        self._opening = True  # what the pool begins with stays together
+        specs = [self._spec(model.name, model, {})[0] for model in options.load]
+        self._opening = False
         super().__init__(specs, intensity=Intensity(MEMBER_RESTARTS.count, MEMBER_WINDOW.value))
 
-    def _spec(self, name: str, model: ResolvedModel, flags: dict[str, Any]) -> ChildSpec:
+    def _spec(
+        self, name: str, model: ResolvedModel, flags: dict[str, Any]
+    ) -> tuple[ChildSpec, tuple[str, ...]]:
+        """A new member, and who has to leave for it. Raises Refused ``no_memory``."""
         flags = {**dict(self._options.flags), **flags}
-        return ChildSpec(
+        found = self._house.move_in(name, need_of(model, flags), self._in_use, self.clock.now())
+        flags["room"] = found.room
+        spec = ChildSpec(
             member_actor(name),
             lambda: Member(name, model, flags),
             restart="transient",
             grace_s=CHILD_STOP.value + CHILD_TERM.value + 1,
             start_timeout_s=MEMBER_LOAD.value * (len(LADDER) + 1),
         )
+        return spec, found.leave
+
+    def _in_use(self, name: str) -> bool:
+        return name in self._starting or bool(self._users.get(name)) or self._opening
 
     @on(p.MemberLoad)
     def _load(self, message: p.MemberLoad) -> None:
@@ -94,16 +111,30 @@ class Members(Supervisor):
         elif (ref := whereis(member_actor(name))) is not None:
             self.forward(ref, message)
         else:
-            self._starts[self.request(self.ref, StartChild(self._spec(name, model, flags))).token] = name
+            spec, leave = self._spec(name, model, flags)
             self._starting[name] = [self.later()]
+            room = self._rooms[name] = _Room(spec, {self._end(other) for other in leave})
+            self._start_in(name, room)
+
+    def _end(self, name: str) -> int:
+        """End a member that nobody uses; the answer to the request of that number says that it is gone."""
+        self._users.pop(name, None)
+        return self.request(self.ref, StopChild(member_actor(name))).token
+
+    def _start_in(self, name: str, room: "_Room") -> None:
+        if not room.leaving:
+            del self._rooms[name]
+            self._starts[self.request(self.ref, StartChild(room.spec)).token] = name
 
     @on(Uses)
     def _used(self, message: Uses) -> None:
         if message.member is not None:
             self._users.setdefault(message.member, set()).add(message.connection)
             return
-        for users in self._users.values():
-            users.discard(message.connection)
+        for name, users in self._users.items():
+            if message.connection in users:
+                users.discard(message.connection)
+                self._house.used(name, self.clock.now())
 
     @on(Unload)
     def _unload(self, message: Unload) -> None:
@@ -116,8 +147,8 @@ class Members(Supervisor):
         others = self._users.get(name, set()) - {message.connection}
         if others:
             raise Refused("member_in_use", f"{name} is in use: connections {len(others)}")
-        self._users.pop(name, None)
-        self._stops[self.request(self.ref, StopChild(member_actor(name))).token] = self.later()
+        self._stops[self._end(name)] = self.later()
+        self._house.move_out(name)
 
     @on(Reply)
     def _came(self, message: Reply) -> None:
@@ -127,8 +158,11 @@ class Members(Supervisor):
         if message.token in self._stops:
             self._stops.pop(message.token).reply(p.Ok(0))
             return
+        for name, room in [(n, one) for n, one in self._rooms.items() if message.token in one.leaving]:
+            room.leaving.discard(message.token)
+            self._start_in(name, room)
         for gather in [one for one in self._gathers if message.token in one.missing]:
-            gather.missing.discard(message.token)
+            del gather.missing[message.token]
             if message.value is not None:
                 gather.found.append(message.value)
             self._if_gathered(gather)
@@ -138,6 +172,7 @@ class Members(Supervisor):
             if reply.error is None:
                 reply.value.send(p.MemberLoad(0, ""), answer)
             else:
+                self._house.move_out(name)
                 why = reply.error.message.rpartition(" did not start: ")[2]
                 answer.refuse(Refused("load_failed", f"{name} could not be loaded: {why}"))
 
@@ -156,9 +191,22 @@ class Members(Supervisor):
 
     def _gather(self, blank: "p.Members | p.PoolStatus") -> None:
         refs = [child.ref for child in self._children.values() if child.ref is not None]
-        gather = _Gather(self.later(), blank, {self.request(ref, p.MemberList(0)).token for ref in refs}, [])
+        missing = {self.request(ref, p.MemberList(0)).token: ref.name for ref in refs}
+        gather = _Gather(self.later(), blank, missing, [])
         self._gathers.append(gather)
+        self.after(MEMBERS_WAIT.value, gather)
         self._if_gathered(gather)
+
+    @on(Tick)
+    def _tick(self, message: Tick) -> None:
+        """The time that members have to tell is over: those that did not are silent."""
+        gather = message.token
+        if not isinstance(gather, _Gather):
+            super()._tick(message)
+        elif gather in self._gathers:
+            gather.found += [silent(actor) for actor in gather.missing.values()]
+            gather.missing.clear()
+            self._if_gathered(gather)
 
     def _if_gathered(self, gather: "_Gather") -> None:
         if not gather.missing:
@@ -168,10 +216,20 @@ class Members(Supervisor):
 
 
 @dataclass(slots=True, eq=False)
+class _Room:
+    """A member that is started when those that must leave have left."""
+
+    spec: ChildSpec
+    leaving: set[int]
+    """The requests for their ends."""
+
+
+@dataclass(slots=True, eq=False)
 class _Gather:
     answer: Answer
     blank: "p.Members | p.PoolStatus"
-    missing: set[int]
+    missing: dict[int, str]
+    """The actors of those members that have not told yet, by the request to each."""
     found: list[p.MemberInfo]
 
 

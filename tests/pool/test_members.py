@@ -2,10 +2,13 @@
 
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from aerix.pool import protocol as p
+from aerix.pool.models import resolve
+from aerix.pool.room import need_of
 from tests.pool.daemons import PATIENCE, Clients, Daemons, Scripts, Wire
 from tests.pool.test_cli import aerix
 from tests.pool.test_daemon import wait_gone
@@ -102,6 +105,40 @@ def test_a_link_that_lost_its_connection_uses_its_member_again(
     assert other.ask("MemberUnload", member=ref)["code"] == "member_in_use"
     assert link.ask(p.MemberUnload(0, ref), PATIENCE) == p.Ok(2)
     assert members(other) == {}
+
+
+@pytest.mark.rule("models.making-room")
+@pytest.mark.rule("models.fit")
+def test_a_load_that_does_not_fit_sends_away_who_is_idle_and_nobody_else(
+    pool: Daemons, wire: Open, model_file: Path, tmp_path: Path
+) -> None:
+    a, b = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    for path in (a, b):
+        path.symlink_to(model_file)
+    flags = {"window": 512, "cells": 512}
+    takes = need_of(resolve(str(a)), flags)(2**40)
+    assert takes is not None
+    daemon = pool(str(a), flags=("--window", "512", "--cells", "512"), POOL_MEMORY=int(takes * 1.5))
+    one, two = wire(daemon.socket), wire(daemon.socket)
+    one.hello()
+    two.hello()
+    worker = members(one)[str(a)]["pid"]
+    assert isinstance(worker, int)
+    context = one.create(str(a))
+    refused = two.ask("MemberLoad", ref=str(b))
+    assert refused["code"] == "no_memory"
+    assert f"{b} does not fit: it needs " in refused["message"]
+    assert f"members in use take: {a} " in refused["message"]
+    assert one.ask("ContextRead", context=context)["type"] == "ContextText"
+    one.close()
+    while two.ask("Status")["connections"] > 1:
+        pass
+    assert two.ask("MemberLoad", ref=str(b))["member"]["state"] == "ready"
+    wait_gone(worker)
+    assert list(members(two)) == [str(b)]
+    second = pool(str(a), str(b), socket=tmp_path / "2.sock", wait=False, POOL_MEMORY=int(takes * 1.5))
+    assert second.ended() == 4
+    assert "does not fit" in second.lines[-1]
 
 
 @pytest.mark.rule("cli.pool")
