@@ -1,6 +1,5 @@
 """Actors: what an ask, a request and a wait come to, whatever the actor does meanwhile; and how actors end."""
 
-import itertools
 import socket
 import subprocess
 import sys
@@ -30,7 +29,6 @@ from aerix.actors import (
     StartFailed,
     Stop,
     Tick,
-    launch,
     on,
     start,
     whereis,
@@ -1111,61 +1109,7 @@ def test_a_subclass_may_use_any_private_name() -> None:
         assert ref.ask(Ping(1), PATIENCE) == 1
 
 
-# --- nothing is lost ----------------------------------------------------------------------------------------------
-
-
-def hammer(stops: int, askers: int = 4) -> int:
-    """Threads that ask whoever bears a name, while it is stopped and started again; how many asks were answered."""
-    over = threading.Event()
-    answered = itertools.count()
-    lost: list[str] = []
-
-    def ask() -> None:
-        while not over.is_set():
-            ref = whereis("target")
-            if ref is None:
-                continue
-            try:
-                ref.ask(Ping(1), PATIENCE)
-            except Refused:
-                continue
-            except DeadlineExceeded as error:
-                lost.append(str(error))
-                return
-            next(answered)
-
-    threads = [threading.Thread(target=ask) for _ in range(askers)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(0.0001)  # more turns, more races
-    for thread in threads:
-        thread.start()
-    for at in range(stops):
-        ref = launch(Puppet(), "target")
-        if at % 2:
-            ref.started.wait(PATIENCE)
-        if at % 3 == 0:
-            ref.tell(Run(raises(SystemExit())))
-        else:
-            ref.stop()
-        assert ref.join(PATIENCE)
-    over.set()
-    for thread in threads:
-        thread.join(PATIENCE)
-    sys.setswitchinterval(interval)
-    assert lost == []
-    return next(answered)
-
-
-@pytest.mark.rule("actors.no-lost-ask")
-def test_no_ask_is_lost_while_the_actor_stops() -> None:
-    hammer(300)
-
-
-@pytest.mark.soak
-@pytest.mark.rule("actors.no-lost-ask")
-@pytest.mark.timeout(900)
-def test_no_ask_is_lost_in_ten_thousand_stops() -> None:
-    assert hammer(10_000) > 1000
+# --- nothing is left ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rule("actors.no-thread-left")
