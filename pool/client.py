@@ -25,7 +25,7 @@ __all__ = [
 
 POOL_UNREACHABLE = frozenset({
     "no_pool", "pool_exited", "pool_start_timeout", "pool_silent", "protocol_version", "socket_refused", "member_failed",
-    "model_missing", "model_unknown", "model_not_built", "model_not_gguf", "model_pull_failed", "model_hash", "load_failed",
+    "model_missing", "model_unknown", "model_ambiguous", "model_not_gguf", "model_broken_file", "no_memory", "model_pull_failed", "model_hash", "load_failed",
 })  # fmt: skip
 """Refusals that mean: no pool or no model (exit code 4)."""
 
@@ -264,6 +264,11 @@ class PoolLink(Actor):
         """Tell everybody who waits that a pool is being started."""
         for asked in self._waiting:
             asked.answer.piece(Starting(pid, str(log)))
+
+    def may_replace(self) -> bool:
+        """Whether somebody waits who may start a pool."""
+        patient = any(not isinstance(asked.message, _NEVER_START) for asked in self._waiting)
+        return self.settings.autostart and patient
 
     def unreachable(self, why: Refused) -> None:
         """Refuse everybody who waits; the next request tries anew."""

@@ -16,7 +16,7 @@ from aerix.pool.header import Header
 from aerix.pool.workerargs import WorkerArgs
 
 KV_BYTES = {
-    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
+    "f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
     "q4_0": 18 / 32, "iq4_nl": 18 / 32,
 }  # fmt: skip
 """Bytes of one number in the cache, by ``kv_type``."""

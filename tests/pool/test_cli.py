@@ -70,7 +70,7 @@ def test_a_socket_can_be_named_before_and_after_the_command(pool: Daemons, tmp_p
 
 def test_a_load_that_fails_is_one_sentence_with_exit_code_4(pool: Daemons, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("nothing\n")
-    for ref in ("nonsense", "hf:org/repo", f"{tmp_path}/none.gguf", f"scripted:{tmp_path}/bad.jsonl"):
+    for ref in ("nonsense", "ollama:none", f"{tmp_path}/none.gguf", f"scripted:{tmp_path}/bad.jsonl"):
         for words in (("pool", "--load", ref), ("pool", "start", "--load", ref)):
             told = aerix(*words)
             assert told.returncode == 4, told

@@ -350,7 +350,7 @@ def test_a_load_that_cannot_be_is_refused_by_name(pool: Daemons, wire: Open, tmp
     one.hello()
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("nonsense", {}, "model_unknown"),
-        ("hf:org/repo", {}, "model_not_built"),
+        ("hf:org/repo", {}, "model_missing"),
         (f"{tmp_path}/none.gguf", {}, "model_missing"),
         (f"{tmp_path}/text.gguf", {}, "model_not_gguf"),
         ("smollm2-135m-instruct", {}, "model_missing"),

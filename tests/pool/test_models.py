@@ -18,13 +18,18 @@ from aerix.pool.models import (
     CATALOGUE,
     DEFAULT_MODEL,
     CatalogueModel,
+    FileRef,
+    HubRef,
+    OllamaRef,
     announcement,
     check_gguf,
     ensure_model,
     models_dir,
+    parse_reference,
     resolve,
 )
 from aerix.pool.pull import pull
+from aerix.pool.remote import Address
 
 GGUF = b"GGUF\x03\x00\x00\x00" + bytes(92)
 
@@ -77,14 +82,51 @@ def test_anything_else_is_refused_with_what_is_allowed() -> None:
     assert "a path to a GGUF file, a catalogue name" in refusal.message
 
 
-@pytest.mark.rule("models.not-built-named")
+@pytest.mark.rule("models.references")
+def test_every_kind_of_reference_is_told_apart(own_home: Path) -> None:
+    for ref, parsed in {
+        "hf:org/repo": HubRef("org/repo"),
+        "hf:org/repo:Q4_K_M": HubRef("org/repo", quant="Q4_K_M"),
+        "hf:org/repo/a/m.gguf": HubRef("org/repo", file="a/m.gguf"),
+        "ollama:gemma3": OllamaRef(("registry.ollama.ai", "library", "gemma3"), "latest", "gemma3"),
+        "ollama:me/m:4b": OllamaRef(("registry.ollama.ai", "me", "m"), "4b", "me/m:4b"),
+        "ollama:hf.co/o/r:Q8": OllamaRef(("hf.co", "o", "r"), "Q8", "hf.co/o/r:Q8"),
+        "http://localhost:8080/v1/#a/b:c": Address("http://localhost:8080/v1", "a/b:c"),
+        "https://[::1]:1/v1#m": Address("https://[::1]:1/v1", "m"),
+        "~/m.gguf": FileRef(own_home / "m.gguf"),
+    }.items():
+        assert parse_reference(ref) == parsed
+
+
+@pytest.mark.rule("models.references")
+def test_a_model_on_a_server_is_resolved_without_asking_it() -> None:
+    model = resolve("http://127.0.0.1:1/v1/#m")
+    assert (model.name, model.kind, model.present) == ("http://127.0.0.1:1/v1#m", "remote", True)
+
+
 @pytest.mark.parametrize(
-    "ref", ["hf:org/repo", "ollama:name", "http://localhost:1/v1#m", "https://host/v1#m"]
-)
-def test_a_reference_that_is_not_built_is_refused_by_name(ref: str) -> None:
+    "ref",
+    ["ollama:", "ollama:a/b/c/d", "ollama:../m", "ollama:m:", "ollama:m:a/b", "http://#m", "http://host/v1", "http://host/v1#",
+     "http://user:secret@host/v1#m", "http://host:port/v1#m", "http://host/v1?key=1#m", "https://[/v1#m"],
+)  # fmt: skip
+def test_a_reference_that_is_badly_written_is_refused(ref: str) -> None:
     refusal = refused(ref)
-    assert refusal.code == "model_not_built"
-    assert ref in refusal.message
+    assert refusal.code == "model_unknown"
+    assert "secret" not in refusal.message
+
+
+@pytest.mark.rule("models.references")
+def test_a_model_cut_into_files_is_loaded_by_its_first(tmp_path: Path) -> None:
+    names = [f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
+    for name in names:
+        (tmp_path / name).write_bytes(GGUF)
+    for name in names:
+        model = resolve(str(tmp_path / name))
+        assert (model.path, model.size) == (tmp_path / names[0], 200)
+    (tmp_path / names[1]).unlink()
+    assert "m-00002-of-00002.gguf is not there" in refused(str(tmp_path / names[0])).message
+    (tmp_path / "m-00001-of-99999.gguf").write_bytes(GGUF)
+    assert resolve(str(tmp_path / "m-00001-of-99999.gguf")).size == 100
 
 
 @pytest.mark.rule("models.missing-file")
