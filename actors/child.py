@@ -4,6 +4,7 @@ A child's body is a function ``main(channel, args)`` in a module of its own. Its
 speaks: ``channel.codec = CODEC``. It ends by returning, by a raised ChannelClosed, or by a crash.
 """
 
+import faulthandler
 import importlib
 import os
 import signal
@@ -32,6 +33,9 @@ MARK = "AERIX_RUNNER"
 
 SAFE_PATH = "PYTHONSAFEPATH"
 """Set while a child's interpreter starts, so that nothing is imported from the working directory."""
+
+HEEDED = frozenset({signal.SIGINT, signal.SIGUSR1})
+"""Signals that end no child: the first it ignores; at the second it writes where its threads are to standard error."""
 
 _CRASHED = 70
 _READ = 65_536  # as in wire
@@ -278,12 +282,13 @@ def child_main(
     os.setsid()
     os_linux.die_with_parent(signal.SIGKILL if guard == "kill" else signal.SIGTERM, parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.dup2(errors.fileno(), 1)
     os.dup2(errors.fileno(), 2)
     if guard == "term":
         os_linux.run_on_when_unread(2)
     errors.close()
+    faulthandler.register(signal.SIGUSR1, file=2)  # in native code too
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
     os.environ[MARK] = mark
     restore_safe_path(safe_path)
     sock.set_inheritable(False)

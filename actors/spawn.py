@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from aerix.actors import os_linux
 from aerix.actors.bounds import SWEEPS
-from aerix.actors.child import MARK, SAFE_PATH, Guard, child_main, restore_safe_path
+from aerix.actors.child import HEEDED, MARK, SAFE_PATH, Guard, child_main, restore_safe_path
 from aerix.actors.log import log
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Spawned:
             with _safe_path():
                 # It would unblock SIGINT below, were it brought up by the start.
                 resource_tracker.ensure_running()
-                with _sigint_blocked():
+                with _signals_blocked():
                     self._process.start()
         except BaseException:
             self.errors.close()
@@ -103,9 +103,9 @@ _starting = threading.Lock()
 
 
 @contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """A Ctrl-C while a child starts must not end it half born: it unblocks the signal when it ignores it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _signals_blocked() -> Iterator[None]:
+    """A Ctrl-C, or a look at what hangs, must not end a child half born: it unblocks them when it is ready for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
     try:
         yield
     finally:

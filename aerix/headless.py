@@ -21,6 +21,7 @@ from aerix.actors import (
     whereis,
 )
 from aerix.actors.bounds import START
+from aerix.actors.dump import dump_on_signal
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.bounds import CANCEL, TURNS, in_force
 from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
@@ -46,6 +47,7 @@ _STOP_SHARE = 0.3  # the same after a cancel, of the cancel's time
 def run_headless(args: argparse.Namespace) -> int:
     """Run one request and return the exit code; every problem is a sentence on standard error."""
     fill_standard_descriptors()
+    dump_on_signal()
     try:
         cwd = _enter(args.cd)
         settings = load_settings(

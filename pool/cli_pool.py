@@ -27,6 +27,10 @@ def add_pool(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "status", help="show the members, their windows, restarts, queues and contexts"
     )
     status.add_argument("--json", action="store_true", help="print one JSON object")
+    status.add_argument(
+        "--actors", action="store_true",
+        help="also show what every actor of the daemon does or waits for, and since when: where does it hang?",
+    )  # fmt: skip
     _add_socket(status, again=True)
     status.set_defaults(run=run_status)
     stop = commands.add_parser("stop", help="stop the pool; agents that run lose one prefill each")
@@ -183,17 +187,30 @@ def run_status(args: argparse.Namespace) -> int:
 
     settings = _settings(args, autostart=False)
     try:
-        status = _ask(settings, Status(0), CONTROL.value + 1)
+        status = _ask(settings, Status(0, args.actors), CONTROL.value + 1)
     except Refused as refusal:
         return complain(refusal.message, _code(refusal))
     if args.json:
         import json
 
         plain = CODEC.encode(status)
-        out(json.dumps({key: value for key, value in plain.items() if key not in ("type", "id")}))
+        unasked = ("type", "id") if args.actors else ("type", "id", "actors")
+        out(json.dumps({key: value for key, value in plain.items() if key not in unasked}))
     else:
         out("\n".join(_status_lines(status)))
+    if args.actors and not args.json:
+        out("\n".join(_actor_lines(status)))
     return 0
+
+
+def _actor_lines(status: "PoolStatus") -> list[str]:
+    from aerix.actors.dump import actor_lines
+
+    if status.actors is None:
+        return [
+            "the pool is of an older release, which tells nothing of its actors: run `aerix pool stop`, then again"
+        ]
+    return actor_lines(status.actors)
 
 
 def _status_lines(status: "PoolStatus") -> list[str]:
@@ -284,10 +301,12 @@ def _ask(settings: "PoolSettings", request: Any, deadline_s: float) -> Any:
     """Ask the pool one thing. Raises Refused."""
     from aerix.actors import DeadlineExceeded, Refused, start
     from aerix.pool.client import PoolLink
+    from aerix.pool.patience import patience
 
     link = start(PoolLink(settings), "pool-link")
     try:
-        return link.ask(request, deadline_s)
+        with patience(f"waiting for the pool on {settings.socket}, at most {deadline_s:.0f} s"):
+            return link.ask(request, deadline_s)
     except DeadlineExceeded as error:
         raise Refused("pool_silent", str(error)) from None
     finally:

@@ -8,13 +8,14 @@ import hmac
 import os
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aerix.pool.protocol as p
 from aerix.actors import Actor, Call, Exit, Gone, Piece, Ref, Refused, Reply, Stop, System, Tick, on, whereis
+from aerix.actors.dump import actor_records
 from aerix.actors.wire import Plain, WireError
-from aerix.pool.bounds import HELLO, REQUESTS, UNREAD
+from aerix.pool.bounds import HELLO, REQUESTS, STATUS_ALONE, UNREAD
 from aerix.pool.line import Line
 
 CONNECTIONS = "connections"
@@ -31,6 +32,12 @@ _CODES = {
 def member_actor(name: str) -> str:
     """The name of a member's actor."""
     return f"member:{name}"
+
+
+def silent(actor: str) -> p.MemberInfo:
+    """What is told of the member of that actor when it does not tell itself."""
+    note = "it does not answer; what it does: aerix pool status --actors"
+    return p.MemberInfo(actor.removeprefix(member_actor("")), "failed", note=note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +84,12 @@ class _Open:
 class Connection(Actor):
     """Reads requests from one socket, has them answered, writes the answers. Ends when the socket does."""
 
-    def __init__(self, sock: socket.socket, number: int, version: str) -> None:
+    def __init__(self, sock: socket.socket, number: int, version: str, since: float) -> None:
+        """``since`` is when the pool began, on the clock of actors."""
         self._sock = sock
         self._number = number
         self._version = version
+        self._since = since
         self._secret = secrets.token_hex(16)
         self._greeted = False
         self._owner: Ref | None = None
@@ -99,8 +108,10 @@ class Connection(Actor):
         self.after(HELLO.value, None)
 
     @on(Tick)
-    def _no_hello_came(self, _: Tick) -> None:
-        if not self._greeted and self._joining is None:
+    def _tick(self, message: Tick) -> None:
+        if message.token is not None:
+            self._tell_alone(message.token)
+        elif not self._greeted and self._joining is None:
             self._reject("no_hello", f"no Hello came in {HELLO.value:g} s")
 
     # --- the line
@@ -198,7 +209,7 @@ class Connection(Actor):
         elif isinstance(request, p.MemberUnload):
             self._unload(request)
         elif isinstance(request, p.Status):
-            self._ask(_service(CONNECTIONS), request)
+            self.after(STATUS_ALONE.value, self._ask(_service(CONNECTIONS), request).call.token)
         elif isinstance(request, p.StopPool):
             self._line.send(p.Ok(request.id))
             _service(POOL).stop("stopped by a client")
@@ -263,8 +274,24 @@ class Connection(Actor):
                 self._refuse(one.id, message.error)
             else:
                 self._note(one, message.value)
-                self._line.send(message.value, answers=one.id)
+                self._line.send(self._with_actors(one, message.value), answers=one.id)
             self._end_if_idle()
+
+    def _with_actors(self, one: _Open, answer: Any) -> Any:
+        asked = isinstance(one.request, p.Status) and one.request.actors
+        return replace(answer, actors=actor_records()) if asked else answer
+
+    def _tell_alone(self, token: object) -> None:
+        """Nothing came of the members in time: a status tells what can be told without them."""
+        one = self._open.pop(token, None) if isinstance(token, int) else None
+        if one is None:
+            return
+        living, uptime = actor_records(), self.clock.now() - self._since
+        members = [silent(record.name) for record in living if record.name.startswith(member_actor(""))]
+        connections = sum(record.kind == type(self).__name__ for record in living)
+        path = self._sock.getsockname()
+        status = p.PoolStatus(0, self._version, os.getpid(), uptime, path, connections, members)
+        self._line.send(self._with_actors(one, status), answers=one.id)
 
     def _refuse(self, id_: int, refusal: Refused) -> None:
         self._line.send(p.Error(id_, _CODES.get(refusal.code, refusal.code), refusal.message))

@@ -27,6 +27,7 @@ from aerix.actors import (
     on,
     whereis,
 )
+from aerix.actors.dump import dump_on_signal
 from aerix.actors.os_linux import peer_uid
 from aerix.actors.wire import pack
 from aerix.pool.address import Lock, holder, listen
@@ -49,6 +50,7 @@ class Connections(Supervisor):
     def __init__(self, options: PoolOptions) -> None:
         super().__init__()
         self._options = options
+        self._since = self.clock.now()
         self._connected = 0
         self._idle = 0
         """Numbers the stretches without a connection: a timer of an earlier one means nothing."""
@@ -71,7 +73,7 @@ class Connections(Supervisor):
 
     @on(_Accepted)
     def _accepted(self, message: _Accepted) -> None:
-        sock, number, release = message.sock, message.number, self._options.version
+        sock, number, release, since = message.sock, message.number, self._options.version, self._since
         if self._connected >= OPEN.count:
             why = f"the pool has {self._connected} connections and takes no more"
             with suppress(OSError):
@@ -80,7 +82,9 @@ class Connections(Supervisor):
             return
         self._add(
             StartChild(
-                ChildSpec(f"connection:{number}", lambda: Connection(sock, number, release), "temporary")
+                ChildSpec(
+                    f"connection:{number}", lambda: Connection(sock, number, release, since), "temporary"
+                )
             )
         )
 
@@ -172,7 +176,7 @@ def serve(options: PoolOptions, say: Callable[[str], None]) -> int:
     _raise_descriptor_limit()
     os.chdir("/")
     root = launch(_tree(options), POOL)
-    _stop_on_signals(root)
+    _heed_signals(root)
     for model in options.load:
         say(f"loading {model.name}")
     root.started.wait()
@@ -201,9 +205,10 @@ def _tree(options: PoolOptions) -> Supervisor:
     )
 
 
-def _stop_on_signals(root: Ref) -> None:
+def _heed_signals(root: Ref) -> None:
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(sig, lambda number, _: root.stop(signal.Signals(number).name))
+    dump_on_signal()
 
 
 def _raise_descriptor_limit() -> None:

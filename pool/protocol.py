@@ -8,6 +8,7 @@ The same messages, without the socket's handshake, travel between a member and i
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from aerix.actors.dump import ActorRecord
 from aerix.actors.wire import Codec
 
 VERSION = 2
@@ -232,9 +233,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Asks for ``PoolStatus``."""
+    """Asks for ``PoolStatus``, with what every actor of the pool's process does where ``actors`` is set."""
 
     id: int
+    actors: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +351,7 @@ class Ok:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """The pool as ``aerix pool status`` shows it."""
+    """The pool as ``aerix pool status`` shows it. ``actors`` is there where it was asked for."""
 
     id: int
     pool: str
@@ -358,6 +360,7 @@ class PoolStatus:
     socket: str
     connections: int
     members: list[MemberInfo]
+    actors: list[ActorRecord] | None = None
 
 
 @dataclass(frozen=True, slots=True)

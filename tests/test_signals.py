@@ -27,6 +27,7 @@ PLAYS: dict[str, list[dict[str, Any]]] = {
     "stubborn": [calls(call("bash", command=STUBBORN)), final()],
     "stopped": [calls(call("bash", command="echo $$ > pid; kill -STOP $PPID; sleep 300")), final()],
     "read": [calls(call("read", path="README.md")), final()],
+    "dumped": [final("x" * 20, per_token_delay=0.1)],
     "flood": [final("x" * 6000)],
 }
 
@@ -207,3 +208,23 @@ def test_a_runner_that_was_stopped_does_not_outlive_the_program(
     assert running.end().code == code
     assert is_gone(pid, 5)
     assert is_gone(runner, 5)
+
+
+@pytest.mark.rule("actors.dump")
+def test_a_signal_writes_what_every_actor_does_into_the_log_and_disturbs_nothing(
+    aerix: Aerix, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "log")
+    # The log's writing end stays open here: no end comes.
+    with open(os.open(tmp_path / "log", os.O_RDWR)) as log:  # noqa: PTH123 - it is a descriptor
+        running = aerix.start(
+            "-p", "play dumped", "--output-format", "stream-json", AERIX_LOG_FILE=str(tmp_path / "log")
+        )
+        running.until_said("xx")
+        running.send(signal.SIGUSR1)
+        told = next(line for line in map(json.loads, log) if line["event"] == "actors.dump")
+        done = running.end()
+    assert (done.code, done.err, running.seen[-1]["type"]) == (0, "", "session.end")
+    (agent,) = [line for line in told["dump"].splitlines() if "waits for Generate to pool-link" in line]
+    assert " Agent " in agent
+    assert "thread MainThread (" in told["dump"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aerix.actors import Actor, Call, ChildSpec, StartFailed, Supervisor, start, whereis
+from aerix.actors import Actor, Call, ChildSpec, StartFailed, Supervisor, launch, start, whereis
 from aerix.actors.dump import ActorRecord, actor_lines, actor_records, dump_text
 from aerix.actors.process import ProcessActor
 from tests.actors.bodies import CODEC, PATIENCE, Asker, Do, Gate, Ping, Puppet, Run, running
@@ -167,7 +167,7 @@ def test_a_thread_that_its_supervisor_gave_up_is_counted_and_its_successor_shown
 
 
 def test_a_process_actor_shows_its_child_and_what_that_works_on() -> None:
-    actor = ProcessActor("tests.actors.bodies:serve", {}, CODEC, guard="kill", window=4)
+    actor = child()
     with running(actor, "owner") as ref, running(Asker(), "asker") as asker:
         probe = asker.ask(Run(lambda me: me), PATIENCE)
         probe.sends(ref, Do("until_cancelled"))
@@ -272,3 +272,36 @@ def test_a_signal_writes_one_line_into_the_log_where_one_is_kept_whatever_its_le
     assert "stuck#" in told["dump"]
     assert "thread MainThread (" in told["dump"]
     assert "in ask" in told["dump"]
+
+
+def child() -> ProcessActor:
+    return ProcessActor("tests.actors.bodies:serve", {}, CODEC, guard="kill", window=4)
+
+
+@pytest.mark.rule("actors.dump")
+def test_a_signal_ends_no_child_which_writes_where_it_is_to_its_kept_standard_error() -> None:
+    actor, asker = child(), Asker()
+    with running(asker, "asker") as monitor:
+        ref = start(actor, "owner", monitor)
+        asker.sends(ref, Do("hang"))
+        asker.until(lambda me: me.pieces)
+        os.kill(actor.pid, signal.SIGUSR1)
+        while b"in answer" not in actor._errors:
+            pass
+        assert ref.alive
+        actor.kill("enough")
+        exit = ref.join(PATIENCE)
+        assert exit is not None
+        assert exit.detail == "signal SIGKILL: enough"
+
+
+def test_a_signal_does_not_end_a_child_that_is_being_born() -> None:
+    actor = child()
+    ref = launch(actor, "owner")
+    while actor.pid == 0:
+        pass
+    os.kill(actor.pid, signal.SIGUSR1)
+    assert ref.started.wait(PATIENCE)
+    assert ref.up
+    ref.stop()
+    assert ref.join(PATIENCE)

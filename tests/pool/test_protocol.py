@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from aerix.actors.dump import ActorRecord, OpenCall
 from aerix.actors.wire import WireError, pack, pack_json, unpack
 from aerix.pool import protocol as p
 from aerix.pool.client import POOL_UNREACHABLE
@@ -69,7 +70,18 @@ def test_fields_of_a_newer_peer_are_ignored() -> None:
 
 @pytest.mark.rule("protocol.documented")
 @pytest.mark.parametrize(
-    "cls", (*p.REQUESTS, *p.ANSWERS, p.Segment, p.Sampling, p.Constraint, p.Usage, p.MemberInfo)
+    "cls",
+    (
+        *p.REQUESTS,
+        *p.ANSWERS,
+        p.Segment,
+        p.Sampling,
+        p.Constraint,
+        p.Usage,
+        p.MemberInfo,
+        ActorRecord,
+        OpenCall,
+    ),
 )
 def test_every_message_and_every_field_is_documented(cls: type) -> None:
     section = re.search(rf"^### `{cls.__name__}`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
