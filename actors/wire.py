@@ -270,9 +270,9 @@ def _framed(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def unpack(body: bytes) -> Plain:
+def unpack(body: bytes, depth: int | None = None) -> Plain:
     """The map in a frame's body: JSON where it begins with a brace, else CBOR. Raises WireError."""
-    depth = DEPTH.count
+    depth = DEPTH.count if depth is None else depth
     value = _unpack_json(body) if body[:1] == b"{" else _unpack_cbor(body, depth)
     if type(value) is not dict:
         raise WireError("bad_frame", f"a frame holds no map but {_kind(value)}")
@@ -351,6 +351,8 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._held = bytearray()
+        # Looked up once: the environment costs as much as a small frame.
+        self._limit, self._depth = FRAME.count, DEPTH.count
         self.json = False
         """Whether the last frame was JSON: answers take the same form."""
 
@@ -359,18 +361,19 @@ class FrameReader:
         held = self._held
         held += data
         frames = []
-        limit = FRAME.count
         at = 0
         while len(held) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(held, at)
-            if length > limit:
-                raise WireError("frame_too_large", f"a frame of {length} bytes is over the limit of {limit}")
+            if length > self._limit:
+                raise WireError(
+                    "frame_too_large", f"a frame of {length} bytes is over the limit of {self._limit}"
+                )
             end = at + _LENGTH.size + length
             if end > len(held):
                 break
             body = bytes(held[at + _LENGTH.size : end])
             self.json = body[:1] == b"{"
-            frames.append(unpack(body))
+            frames.append(unpack(body, self._depth))
             at = end
         del held[:at]
         return frames
