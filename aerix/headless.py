@@ -28,13 +28,12 @@ from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
 from aerix.output import Output, complain, fill_standard_descriptors
 from aerix.pool.client import POOL_UNREACHABLE, PoolLink
 from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
-from aerix.pool.protocol import Sampling
 from aerix.session.events import SessionEnd, SessionStart
 from aerix.session.log import SessionLog, unwritable
 from aerix.session.project import project_key
 from aerix.session.show import STORAGE_LOST
 from aerix.settings import Settings, SettingsError, load_settings
-from aerix.settings_pool import pool_settings
+from aerix.settings_pool import load_flags, pool_settings, sampling
 from aerix.signals import Signals, install
 from aerix.stdin import BadPrompt, prompt_of
 
@@ -134,27 +133,31 @@ def _overrides(args: argparse.Namespace) -> list[str]:
 
 def _model(settings: Settings) -> str:
     """The model to use, its file fetched if it is not there yet."""
-    chosen = settings.models.main or DEFAULT_MODEL
-    model = ensure_model(chosen, complain)
+    model = ensure_model(settings.models.main or DEFAULT_MODEL, complain)
     if settings.models.main is None:
         complain(announcement(model))
     return model.name
 
 
+def _names(settings: Settings, model: str) -> tuple[str, str]:
+    """The model's names: as the pool takes it, and as the user wrote it."""
+    return model, settings.models.main or DEFAULT_MODEL
+
+
 def _request(
     args: argparse.Namespace, settings: Settings, prompt: str, start: SessionStart, folder: Path
 ) -> RequestSpec:
-    generation = settings.generation
+    names = _names(settings, start.model)
     return RequestSpec(
         start=start,
         prompt=prompt,
         cwd=Path(start.cwd),
         folder=folder,
-        flags=settings.models.of(start.model).flags(),
+        flags=load_flags(settings, *names),
         caps=asdict(settings.context.tool_caps),
         max_turns=int(in_force(TURNS, settings)[0]),
         max_new_tokens=settings.context.max_new_tokens,
-        sampling=Sampling(generation.temperature, generation.top_p, generation.min_p, generation.seed),
+        sampling=sampling(settings, *names),
         diff=not args.no_diff,
     )
 
@@ -164,7 +167,7 @@ def _request(
 
 def _tree(args: argparse.Namespace, settings: Settings, model: str, log: Path) -> Supervisor:
     """The long-lived part: each later one holds something of an earlier one."""
-    pool = pool_settings(settings, model)
+    pool = pool_settings(settings, *_names(settings, model))
     return Supervisor(
         [
             ChildSpec("session-log", lambda: SessionLog(log)),

@@ -6,7 +6,7 @@ where they come from, ``settings_check.py`` what is refused and why.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from aerix.settings_schema import KEYS, REF, KeyPath, dotted, find, schema, toml
 __all__ = ["Problem", "Settings", "SettingsError", "load_settings", "schema"]
 
 DEFAULT = "default"
+_DRAWING = ("temperature", "top_p", "min_p", "seed")
 _T = TypeVar("_T")
 
 
@@ -26,11 +27,30 @@ class ModelSettings:
     """``[models."REF"]``: what one model is loaded with; None leaves it to the pool."""
 
     window: int | None = None
+    cells: int | None = None
+    gpu_layers: int | None = None
+    kv_type: str | None = None
     threads: int | None = None
+    batch: int | None = None
+    template: str | None = None
+    """A file, or the name of a template that Aerix brings."""
+    thinking: int | None = None
+    key_env: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
 
     def flags(self) -> dict[str, object]:
-        """The load flags of a ``MemberLoad``: what is set."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        """The load flags of a ``MemberLoad``: what is set, but how tokens are drawn."""
+        return {name: value for name, value in self._set().items() if name not in _DRAWING}
+
+    def drawing(self) -> dict[str, Any]:
+        """What is set of how tokens are drawn, by the names of ``Generation``."""
+        return {name: value for name, value in self._set().items() if name in _DRAWING}
+
+    def _set(self) -> dict[str, object]:
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +60,9 @@ class Models:
     main: str | None
     by_ref: Mapping[str, ModelSettings]
 
-    def of(self, ref: str) -> ModelSettings:
-        """The settings of a model, all unset where there are none."""
-        return self.by_ref.get(ref, ModelSettings())
+    def of(self, *refs: str) -> ModelSettings:
+        """The settings of a model under the first of its names that has some; all unset where there are none."""
+        return next((self.by_ref[ref] for ref in refs if ref in self.by_ref), ModelSettings())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +123,16 @@ class Settings:
     notes: tuple[str, ...]
     values: Mapping[KeyPath, object]
     sources: Mapping[KeyPath, str]
+
+    def generation_of(self, *refs: str) -> Generation:
+        """How a model's tokens are drawn: its own settings come first, but after what the command line says of all."""
+        said = {
+            path[-1]
+            for path, source in self.sources.items()
+            if path[0] == "generation" and source.startswith("-c ")
+        }
+        own = self.models.of(*refs).drawing()
+        return replace(self.generation, **{name: value for name, value in own.items() if name not in said})
 
     def source(self, key: str) -> str:
         """Where a setting's value comes from: a file, a variable, ``-c …``, or ``default``."""

@@ -50,6 +50,7 @@ def _one_of(*choices: str) -> Schema:
 _TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 _MANY = 1_000_000
 _CAP = _count(256, 16 * 1024 * 1024)
+_KV_TYPES = ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 _SEED = _count(0, 2**32 - 1)
 _TEMPERATURE, _TOP_P, _MIN_P = _number(0, 2), _number(0.01, 1), _number(0, 1)
 
@@ -58,7 +59,6 @@ _DELEGATION = "delegation is not built yet"
 _PERMISSIONS = "permissions are not built yet, so every call runs without being asked about"
 _SANDBOX = "the sandbox is not built yet, so commands run with all that you may do"
 _PROFILES = "profiles and tuning are not built yet"
-_WORKER = "the pool does not take it yet"
 
 
 def _key(
@@ -76,22 +76,19 @@ KEYS: tuple[Key, ...] = (
     _key("models.main", _text(), None, "The model of every agent. Not set: one that is found, else the embedded one."),
     _key("models.decision", _text(), None, "The model that routes. Not set: the main one.",
          missing="a second model for decisions is not built yet"),
-    _key("models.REF.window", _count(256, 16_777_216), None, "Tokens of this model's window."),
+    _key("models.REF.window", _count(256, 16_777_216), None, "Tokens of this model's window. Not set: the largest of 8k, 16k, 32k that it was trained for and that fits."),
     _key("models.REF.threads", _count(1, 4096), None, "Threads that this model computes with, at most."),
-    _key("models.REF.cells", _count(256, 16_777_216), None, "Tokens for all of this model's contexts together.",
-         missing=_WORKER),
-    _key("models.REF.gpu_layers", _count(0, 10_000), None, "Layers of this model on the GPU.", missing=_WORKER),
-    _key("models.REF.kv_type", _text(), None, "The type of the numbers in this model's KV cache.", missing=_WORKER),
-    _key("models.REF.batch", _count(1, 65_536), None, "Tokens of one batch.", missing=_WORKER),
-    _key("models.REF.template", _text(), None, "A file with a chat template in place of the model's own.",
-         missing=_WORKER),
-    _key("models.REF.thinking", _count(0, _MANY), None, "Tokens for thinking before a turn.", missing=_WORKER),
-    _key("models.REF.key_env", _text(), None, "The variable that holds a server's key.",
-         missing="models on servers are not built yet"),
-    _key("models.REF.temperature", _TEMPERATURE, None, "As generation.temperature, for this model.", missing=_WORKER),
-    _key("models.REF.top_p", _TOP_P, None, "As generation.top_p, for this model.", missing=_WORKER),
-    _key("models.REF.min_p", _MIN_P, None, "As generation.min_p, for this model.", missing=_WORKER),
-    _key("models.REF.seed", _SEED, None, "As generation.seed, for this model.", missing=_WORKER),
+    _key("models.REF.cells", _count(256, 16_777_216), None, "Tokens for all of this model's contexts together. Not set: the window, and a quarter of it and 1k for each further generation of a batch, where they fit."),
+    _key("models.REF.gpu_layers", _count(0, 10_000), None, "Layers of this model on the GPU. Not set: as many as fit."),
+    _key("models.REF.kv_type", _one_of(*_KV_TYPES), None, "The type of the numbers in this model's KV cache. Not set: f16."),
+    _key("models.REF.batch", _count(1, 65_536), None, "Tokens of one batch."),
+    _key("models.REF.template", _text(), None, "A chat template in place of the model's own: a file (`/…`, `~/…`), or the name of one that Aerix brings."),
+    _key("models.REF.thinking", _count(0, _MANY), None, "Tokens for thinking before a turn, for a model that thinks first; 0 switches it off."),
+    _key("models.REF.key_env", _text(), None, "The variable that holds a server's key."),
+    _key("models.REF.temperature", _TEMPERATURE, None, "As generation.temperature, for this model."),
+    _key("models.REF.top_p", _TOP_P, None, "As generation.top_p, for this model."),
+    _key("models.REF.min_p", _MIN_P, None, "As generation.min_p, for this model."),
+    _key("models.REF.seed", _SEED, None, "As generation.seed, for this model."),
     _key("pool.command", _TEXTS, (), "The program, with its arguments, that has `pool` as a command. Empty: this one."),
     _key("pool.socket", _text(pattern="^(/|~/)"), None,
          "The pool's socket. Not set: `$XDG_RUNTIME_DIR/aerix/pool.sock`, else under `$XDG_STATE_HOME`."),

@@ -251,7 +251,9 @@ def run_load(args: argparse.Namespace) -> int:
 
     settings = _settings(args, autostart=False)
     try:
-        request = MemberLoad(0, ensure_model(args.ref, note).name, _load_flags(args))
+        model = ensure_model(args.ref, note)
+        file = str(model.path) if model.kind == "gguf" else ""
+        request = MemberLoad(0, model.name, _load_flags(args), file)
         member = _ask(settings, request, settings.start_timeout_s + 1).member
     except Refused as refusal:
         return complain(refusal.message, _code(refusal))

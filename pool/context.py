@@ -12,6 +12,7 @@ from aerix.actors import Actor, Call, Ref, Refused, whereis
 from aerix.pool.bounds import AUTOSTART, GENERATION, LOST_IN_A_ROW
 from aerix.pool.dial import Starting
 from aerix.pool.protocol import (
+    BROKEN_OFF,
     LOST,
     Constraint,
     ContextAppend,
@@ -35,7 +36,10 @@ from aerix.pool.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class Recreated:
-    """The context was lost and is made again; ``kept`` token ids of this generation go on as its start."""
+    """A loss, which is made good; ``kept`` token ids of this generation go on as its start, and what followed is void.
+
+    A model on a server has no ids: all that came of the turn is void, and comes anew.
+    """
 
     code: str
     message: str
@@ -46,7 +50,7 @@ Event = Token | Progress | Starting | Recreated
 OnEvent = Callable[[Event], None]
 
 # The link's own end is a loss like the daemon's: its supervisor starts another, which connects again.
-_LOST = LOST | {"gone", "crashed"}
+_LOST = LOST | BROKEN_OFF | {"gone", "crashed"}
 
 
 class PoolContext:
@@ -126,7 +130,8 @@ class PoolContext:
         def heard(event: Event) -> None:
             if isinstance(event, Token):
                 got.extend(event.tokens)
-                losses.forgive()
+                if event.tokens:
+                    losses.forgive()
             tell(event)
 
         while True:
@@ -140,7 +145,8 @@ class PoolContext:
                 return done
             except Refused as refusal:
                 losses.count(refusal)
-                self._id = None
+                if refusal.code not in BROKEN_OFF:
+                    self._id = None
                 tell(Recreated(refusal.code, refusal.message, len(got)))
 
     # --- asking
@@ -208,7 +214,9 @@ def load_member(
     from aerix.pool.models import resolve
 
     limit = AUTOSTART.value if deadline_s is None else deadline_s
-    loaded = _ask(actor, link, MemberLoad(0, resolve(ref).name, flags or {}), on_event, 2 * limit)
+    model = resolve(ref)
+    file = str(model.path) if model.kind == "gguf" and model.present else ""
+    loaded = _ask(actor, link, MemberLoad(0, model.name, flags or {}, file), on_event, 2 * limit)
     assert isinstance(loaded, MemberLoaded)
     return loaded.member
 

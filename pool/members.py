@@ -1,5 +1,6 @@
 """Members: the supervisor of the loaded models. Loads one on request, unloads one, and tells what each is and does."""
 
+import hashlib
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,16 +23,19 @@ from aerix.actors import (
 from aerix.actors.bounds import CHILD_STOP, CHILD_TERM
 from aerix.pool.bounds import IDLE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBERS_WAIT, MEMORY
 from aerix.pool.connection import Unload, Uses, member_actor, silent
-from aerix.pool.fit import memory_limit
+from aerix.pool.fit import KV_BYTES, memory_limit
 from aerix.pool.ladder import LADDER
 from aerix.pool.member import Member
-from aerix.pool.models import ResolvedModel, models_dir, resolve
+from aerix.pool.models import ResolvedModel, gguf_model, models_dir, parse_reference, resolve
 from aerix.pool.room import House, need_of
 
 LOAD_FLAGS: dict[str, type] = {
     "window": int, "cells": int, "max_batch": int, "batch": int, "threads": int, "memory": int, "template": str,
+    "key_env": str, "kv_type": str, "gpu_layers": int, "thinking": int,
 }  # fmt: skip
 """The flags of a load: WorkerArgs' fields that a client may set."""
+_MOST = 2**31
+_SHOWN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class Members(Supervisor):
     @on(p.MemberLoad)
     def _load(self, message: p.MemberLoad) -> None:
         """Load a model; found loaded, or loading, it answers itself."""
-        model = resolve(message.ref)
+        model = _found(message)
         if not model.present:
             raise Refused(
                 "model_missing",
@@ -233,9 +237,26 @@ class _Gather:
     found: list[p.MemberInfo]
 
 
+def _found(message: p.MemberLoad) -> ResolvedModel:
+    """The model in the file that the client found, where it names one; else what the reference names from here."""
+    if not message.file:
+        return resolve(message.ref)
+    parse_reference(message.ref)
+    if not Path(message.file).is_absolute():
+        raise Refused("model_missing", f"model file {message.file!r:.200} is no absolute path")
+    return gguf_model(message.ref, Path(message.file))
+
+
 def member_name(ref: str, flags: dict[str, Any]) -> str:
     """A member is named by its reference, and the flags that its load set."""
-    return " ".join([ref, *(f"{key}={flags[key]}" for key in sorted(flags))])
+    return " ".join([ref, *(f"{key}={_shown(flags[key])}" for key in sorted(flags))])
+
+
+def _shown(value: object) -> str:
+    """A flag's value in a name; of a long one, such as a template's text, the beginning of its hash."""
+    text = str(value)
+    short = len(text) <= _SHOWN and text.isprintable()
+    return text if short else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def check_flags(flags: dict[str, Any]) -> dict[str, Any]:
@@ -247,4 +268,12 @@ def check_flags(flags: dict[str, Any]) -> dict[str, Any]:
             raise Refused(
                 "bad_flags", f"the flag {key} of a load takes {LOAD_FLAGS[key].__name__}, not {value!r:.64}"
             )
+        if isinstance(value, int) and not 0 <= value < _MOST:
+            raise Refused(
+                "bad_flags", f"the flag {key} of a load takes a number below {_MOST:,}, not {value:,}"
+            )
+    if (kind := flags.get("kv_type", "f16")) not in KV_BYTES:
+        raise Refused(
+            "bad_flags", f"the flag kv_type of a load takes {', '.join(KV_BYTES)}, not {kind!r:.64}"
+        )
     return flags

@@ -22,6 +22,10 @@ itself without a constraint; a ``Cancel`` came."""
 LOST = frozenset({"connection_lost", "unknown_context", "member_restarted"})
 
 
+BROKEN_OFF = frozenset({"server_cut"})
+"""Error codes that mean "nothing of this turn stays, but its context is there": ask again from the turn's beginning."""
+
+
 # --- parts of messages --------------------------------------------------------------------------------------------
 
 
@@ -96,6 +100,8 @@ class MemberInfo:
     """Whether the member can be held to a ``Json`` constraint."""
     thinking: int = 0
     """Tokens that the model may think with before each turn; 0: it does not think first."""
+    estimated: bool = False
+    """Whether its counts of tokens are estimates, to be shown with ≈: the server cannot count."""
     restarts: int = 0
     contexts: int = 0
     running: int = 0
@@ -129,6 +135,8 @@ class MemberLoad:
     id: int
     ref: str
     flags: dict[str, Any] = field(default_factory=dict)
+    file: str = ""
+    """Where the client found the model's file: the daemon's folders may be others. Empty: the daemon looks itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +286,7 @@ class Members:
 @dataclass(frozen=True, slots=True)
 class ContextState:
     """A context after a change: the tokens of each segment, and of all of it (``tokens``, a prompt's length without
-    the marker that opens the model's turn, which is ``opening`` tokens).
+    the marker that opens the model's turn, which is ``opening`` tokens). ``estimated``: they are about so many.
     """
 
     id: int
@@ -286,6 +294,7 @@ class ContextState:
     segments: list[SegmentCount]
     tokens: int
     opening: int
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,17 @@ def test_settings_come_from_a_file_and_from_c_and_a_flag_of_its_own_wins(
     assert [f"turns {n}" in end for n, end in zip((3, 2, 1), ends, strict=True)] == [True] * 3
 
 
+@pytest.mark.rule("models.per-model-settings")
+def test_a_models_own_settings_reach_the_pool(aerix: Aerix, daemon: PoolSettings, tmp_path: Path) -> None:  # noqa: F811
+    written = aerix.model
+    assert written is not None
+    (tmp_path / "more.toml").write_text(
+        f'[models."{written}"]\nkv_type = "q8_0"\nbatch = 64\ntemperature = 0.5\n'
+    )
+    assert aerix("-p", "play where", "--settings", str(tmp_path / "more.toml")).code == 0
+    assert f"{written} batch=64 kv_type=q8_0" in [member.name for member in pool_status(daemon).members]
+
+
 @pytest.mark.rule("headless.piped-prompt")
 def test_what_is_piped_in_joins_the_prompt(aerix: Aerix) -> None:
     assert aerix("-p", "play answer", stdin="some text\n").code == 0

@@ -11,10 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerix import folders
+from aerix.actors import Refused
 from aerix.pool.address import default_socket
+from aerix.pool.fit import KV_BYTES
+from aerix.pool.members import LOAD_FLAGS
+from aerix.pool.protocol import Sampling
 from aerix.settings import ModelSettings, SettingsError, load_settings, schema
 from aerix.settings_layers import Layer, project_folder
-from aerix.settings_schema import KEYS, REF, dotted
+from aerix.settings_pool import load_flags, pool_settings, sampling
+from aerix.settings_schema import KEYS, REF, dotted, find
 
 NOT_BUILT = [key for key in KEYS if key.missing]
 BUILT = [key for key in KEYS if not key.missing]
@@ -189,6 +194,80 @@ def test_settings_of_single_models_are_found_by_their_reference(project, user):
     assert models.of("scripted:a.jsonl").flags() == {"window": 4096}
     assert models.of("x") == ModelSettings(threads=2)
     assert models.of("y").flags() == {}
+    assert models.of("y", "x", "scripted:a.jsonl").flags() == {"threads": 2}
+
+
+ONE_MODEL = """
+[models."m"]
+window = 4096
+cells = 9000
+gpu_layers = 0
+kv_type = "q8_0"
+threads = 3
+batch = 256
+template = "chatml"
+thinking = 0
+key_env = "MY_KEY"
+temperature = 0
+top_p = 0.5
+min_p = 0.1
+seed = 7
+"""
+
+
+@pytest.mark.rule("settings.models-table")
+@pytest.mark.rule("models.per-model-settings")
+def test_a_models_table_holds_what_it_is_loaded_with_and_how_its_tokens_are_drawn(project, user):
+    user.write_text(ONE_MODEL)
+    settings = load_settings(project)
+    assert load_flags(settings, "hf:o/r/m.gguf", "m") == {
+        "window": 4096, "cells": 9000, "gpu_layers": 0, "kv_type": "q8_0", "threads": 3, "batch": 256, "template": "chatml",
+        "thinking": 0, "key_env": "MY_KEY",
+    }  # fmt: skip
+    assert set(load_flags(settings, "m")) <= set(LOAD_FLAGS)
+    assert sampling(settings, "m") == Sampling(0.0, 0.5, 0.1, 7)
+    assert sampling(settings, "other") == Sampling(0.2, 0.95, 0.05, None)
+    assert pool_settings(settings, "m").load == ()
+    assert pool_settings(settings, "other", "as written").load == ("other",)
+
+
+@pytest.mark.rule("settings.models-table")
+def test_the_command_line_wins_over_how_one_models_tokens_are_drawn(project, user):
+    user.write_text(ONE_MODEL + "[generation]\ntop_p = 0.9\n")
+    settings = load_settings(project, overrides=["generation.seed=1", "generation.temperature=1"])
+    assert sampling(settings, "m") == Sampling(1.0, 0.5, 0.1, 1)
+
+
+@pytest.mark.rule("models.per-model-settings")
+def test_a_template_is_a_name_or_a_file_that_is_read(project, user, own_home):
+    (own_home / "t.jinja").write_text("{{ messages }}")
+    for written in ("~/t.jinja", str(own_home / "t.jinja")):
+        user.write_text(f'[models."m"]\ntemplate = "{written}"')
+        assert load_flags(load_settings(project), "m") == {"template": "{{ messages }}"}
+    (own_home / "bytes").write_bytes(b"\xff")
+    for name, why in (
+        ("none", "there is no such file"),
+        ("bytes", "it is not UTF-8 text"),
+        ("", "it is not a regular file"),
+    ):
+        user.write_text(f'[models."m"]\ntemplate = "~/{name}"')
+        with pytest.raises(Refused, match=why) as refusal:
+            load_flags(load_settings(project), "m")
+        assert refusal.value.code == "bad_template"
+
+
+@pytest.mark.rule("settings.models-table")
+def test_a_folder_that_is_not_trusted_sets_nothing_of_a_model(project, user):
+    (project / ".aerix/settings.toml").write_text(ONE_MODEL)
+    settings = load_settings(project)
+    assert settings.models.of("m") == ModelSettings()
+    assert len(settings.notes) == 13
+
+
+def test_the_types_of_a_cache_are_those_that_the_pool_knows():
+    key = find(("models", REF, "kv_type"))
+    assert key is not None
+    assert key.schema["enum"] == list(KV_BYTES)
 
 
 def test_the_project_is_the_nearest_folder_with_git(project):

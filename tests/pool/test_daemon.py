@@ -15,7 +15,9 @@ import pytest
 
 from aerix.actors.os_linux import pidfd_open
 from aerix.pool.address import connect
+from aerix.pool.members import member_name
 from tests.pool.daemons import PATIENCE, TEXT, Daemons, Scripts, Wire
+from tests.pool.ggufs import LLAMA, gguf
 
 Open = Callable[..., Wire]
 
@@ -357,11 +359,38 @@ def test_a_load_that_cannot_be_is_refused_by_name(pool: Daemons, wire: Open, tmp
         (f"scripted:{tmp_path}/bad.jsonl", {}, "load_failed"),
         (f"scripted:{tmp_path}/bad.jsonl", {"windw": 1}, "bad_flags"),
         (f"scripted:{tmp_path}/bad.jsonl", {"window": "big"}, "bad_flags"),
+        (f"scripted:{tmp_path}/bad.jsonl", {"window": -1}, "bad_flags"),
+        (f"scripted:{tmp_path}/bad.jsonl", {"cells": 2**31}, "bad_flags"),
+        (f"scripted:{tmp_path}/bad.jsonl", {"kv_type": "q99"}, "bad_flags"),
     ]
     for ref, flags, code in wrong:
         answer = one.ask("MemberLoad", ref=ref, flags=flags)
         assert (answer["type"], answer["code"]) == ("Error", code), answer
     assert one.ask("MemberList")["members"] == []
+
+
+@pytest.mark.rule("models.file-named")
+def test_a_client_names_the_file_that_it_found(pool: Daemons, wire: Open, tmp_path: Path) -> None:
+    file = tmp_path / "elsewhere.gguf"
+    file.write_bytes(gguf(LLAMA | {"llama.context_length": 0}))
+    one = wire(pool().socket)
+    one.hello()
+    for ref in ("smollm2-135m-instruct", "hf:org/repo:Q4_K_M"):
+        assert one.ask("MemberLoad", ref=ref)["code"] == "model_missing"
+        answer = one.ask("MemberLoad", ref=ref, file=str(file))
+        assert (answer["code"], str(file) in answer["message"]) == ("load_failed", True), answer
+    for ref, path, code in (
+        ("nonsense", str(file), "model_unknown"),
+        ("hf:org/repo", "elsewhere.gguf", "model_missing"),
+        ("hf:org/repo", "/dev/null", "model_missing"),
+    ):
+        assert one.ask("MemberLoad", ref=ref, file=path)["code"] == code
+
+
+def test_a_long_flag_stands_in_a_members_name_by_its_hash() -> None:
+    assert member_name("m", {"template": "chatml", "window": 9}) == "m template=chatml window=9"
+    names = {member_name("m", {"template": "{{ messages }}" * count}) for count in (9, 10)}
+    assert [len(name) for name in names] == [len("m template=") + 8] * 2
 
 
 # --- its end ------------------------------------------------------------------------------------------------------
@@ -426,7 +455,7 @@ def test_idle_time_begins_when_the_last_connection_closes(pool: Daemons, wire: O
 @pytest.mark.rule("protocol.status")
 def test_status_tells_members_contexts_and_what_runs(pool: Daemons, script: Scripts, wire: Open) -> None:
     ref = script({"text": TEXT, "per_token_delay": 0.2})
-    daemon = pool(ref)
+    daemon = pool(ref, flags=("--max-batch", "1"))
     one, two = wire(daemon.socket), wire(daemon.socket)
     one.hello()
     two.hello()
@@ -470,3 +499,94 @@ def test_a_generation_answers_progress_then_tokens_then_one_done(
         kinds.append(answer["type"])
     assert [kind for kind, _ in groupby(kinds)] == ["Progress", "Token", "Done"]
     assert min(kinds.count("Progress"), kinds.count("Token")) > 1
+
+
+# --- what goes wrong around it ------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("pool.disk-full")
+def test_a_full_disk_costs_log_lines_and_no_work(
+    pool: Daemons, script: Scripts, wire: Open, own_home: Path
+) -> None:
+    log = own_home / ".local/state/aerix/pool.log"
+    log.parent.mkdir(parents=True)
+    log.symlink_to("/dev/full")
+    ref = script({"text": "fine"})
+    one = wire(pool(ref).socket)
+    one.hello()
+    os.kill(one.ask("MemberList")["members"][0]["pid"], signal.SIGKILL)  # which is told to the log
+    while (member := one.ask("MemberList")["members"][0])["state"] != "ready" or not member["restarts"]:
+        pass
+    assert one.ask("Generate", context=one.create(ref), max_tokens=9)["text"] == "fine"
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.rule("pool.client-vanishes")
+def test_a_client_that_vanishes_in_any_state_leaves_nothing_behind(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    ref = script({"text": "x" * 2000, "per_token_delay": 0.02}, window=9000)
+    daemon = pool(ref, POOL_MEMBER_DELAY=0.3)
+    watcher = wire(daemon.socket)
+    watcher.hello()
+
+    def info() -> dict[str, Any]:
+        (member,) = watcher.ask("MemberList")["members"]
+        assert isinstance(member, dict)
+        return member
+
+    def generating(one: Wire) -> None:
+        one.hello()
+        one.send("Generate", context=one.create(ref), max_tokens=2000)
+        frame = one.get()
+        assert frame is not None
+        assert frame["type"] in ("Token", "Progress")
+
+    def waiting(one: Wire) -> None:
+        one.hello()
+        context = one.create(ref)
+        for _ in range(6):
+            one.send("Generate", context=context, max_tokens=2000)
+
+    def apart(one: Wire) -> None:
+        owner = one.hello()["owner"]
+        context = one.create(ref)
+        other = wire(daemon.socket)
+        other.send("Hello", version=2, client="test", owner=owner)
+        other.send("Generate", context=context, max_tokens=2000)
+        other.get()
+        other.close()
+
+    def held(one: Wire) -> None:
+        one.hello()
+        os.kill(info()["pid"], signal.SIGKILL)
+        one.send("ContextCreate", member=ref, segments=[])
+
+    states: dict[str, Callable[[Wire], object]] = {
+        "connected": lambda one: None,
+        "half a Hello": lambda one: one.sock.sendall(b"\0\0\0\x09\xa1"),
+        "greeted": lambda one: one.hello(),
+        "asked for a context": lambda one: (one.hello(), one.send("ContextCreate", member=ref, segments=[])),
+        "has a context": lambda one: (one.hello(), one.create(ref)),
+        "half a request": lambda one: (one.hello(), one.sock.sendall(b"\0\0\xff\xff\xa1")),
+        "generating": generating,
+        "waiting": waiting,
+        "generating apart": apart,
+        "loading": lambda one: (one.hello(), one.send("MemberLoad", ref=f"{ref}.none")),
+        "waiting for a restart": held,
+    }
+    while info()["state"] != "ready":
+        pass
+    before = descriptors(daemon.process.pid)
+    for state in states.values():
+        one = wire(daemon.socket)
+        state(one)
+        one.close()
+    while watcher.ask("Status")["connections"] > 1:
+        pass
+    while (now := info())["state"] != "ready" or now["contexts"] or now["running"] or now["waiting"]:
+        pass
+    assert descriptors(daemon.process.pid) <= before
