@@ -47,6 +47,12 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def be_killed_first() -> None:
+    """When memory runs out, the kernel ends this process before others of the user."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+
 def _prctl(option: int, value: int) -> None:
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
@@ -157,6 +163,11 @@ Readiness = tuple[int, _Callbacks, int]
 """A descriptor, what was watched for it, and epoll's mask."""
 
 
+def _mask(callbacks: _Callbacks) -> int:
+    read, write = callbacks
+    return (select.EPOLLIN if read else 0) | (select.EPOLLOUT if write else 0)
+
+
 class Poller:
     """epoll over an actor's descriptors and an eventfd that wakes it for a message.
 
@@ -194,15 +205,16 @@ class Poller:
     def watch(self, fileobj: Any, read: Callable[[], None] | None, write: Callable[[], None] | None) -> None:
         """Give these callbacks for a descriptor in place of earlier ones; both None forgets it."""
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
-        mask = (select.EPOLLIN if read else 0) | (select.EPOLLOUT if write else 0)
-        known = self._watched.pop(fd, None) is not None
-        if mask == 0:
-            if known:
-                with suppress(OSError):  # it was closed first
-                    self._epoll.unregister(fd)
-            return
-        (self._epoll.modify if known else self._epoll.register)(fd, mask)
-        self._watched[fd] = (read, write)
+        before, mask = _mask(self._watched.pop(fd, (None, None))), _mask((read, write))
+        if mask and not before:
+            self._epoll.register(fd, mask)
+        elif mask and mask != before:
+            self._epoll.modify(fd, mask)
+        elif before and not mask:
+            with suppress(OSError):  # it was closed first
+                self._epoll.unregister(fd)
+        if mask:
+            self._watched[fd] = (read, write)
 
     def close(self) -> None:
         """Close its own two descriptors."""

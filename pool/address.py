@@ -57,7 +57,7 @@ class Lock:
 
 
 def holder(path: Path) -> int | None:
-    """The process that listens at ``path``, or is about to; None when there is none."""
+    """The process that listens at ``path``, or is about to; None when there is none. Raises OSError."""
     try:
         fd = os.open(_lock_file(path), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -91,6 +91,8 @@ def listen(path: Path) -> socket.socket:
 
 def connect(path: Path) -> socket.socket:
     """A non-blocking connection to ``path``. Raises OSError; BlockingIOError means alive, but busy: try again."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         with _short(path) as address:
@@ -120,6 +122,9 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def _lock_file(path: Path) -> Path:
+    """Raises IsADirectoryError for a path that has no name."""
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     return path.with_name(path.name + ".lock")
 
 

@@ -117,6 +117,9 @@ CONNECTIONS = Bound(
     "pool.max_connections",
     least=1,
 )
+PATIENCE_NOTE = Bound(
+    "pool.patience-note", 2, "seconds without an answer", "aerix pool", "wait", "a note that it waits"
+)
 LINK_QUEUE = Bound("pool.link-queue", 256, "requests that wait", "PoolLink", "refuse", "refused: pool_busy")
 LOST_IN_A_ROW = Bound(
     "pool.lost-in-a-row", 2, "losses without a new token", "PoolContext", "stop", "failed: generation_lost"
@@ -233,7 +236,7 @@ STATUS_ALONE = Bound(
 
 DAEMON_ROWS = (
     PULL_SILENCE, PULL_LOCK, HUB_TRIES, HUB_PAUSE, HUB_LIST, HUB_PAGES, HUB_REDIRECTS, MODEL_PARTS, MANIFEST, HEADER_BYTES,
-    HEADER_ENTRIES, CONTROL, FRAMES, AUTOSTART, AUTOSTART_EVERY, STARTS, STOP_WAIT, START_LOG, CONNECTIONS, LINK_QUEUE, LOST_IN_A_ROW,
+    HEADER_ENTRIES, CONTROL, FRAMES, AUTOSTART, AUTOSTART_EVERY, STARTS, STOP_WAIT, START_LOG, CONNECTIONS, PATIENCE_NOTE, LINK_QUEUE, LOST_IN_A_ROW,
     GENERATION, IDLE, HELLO, OPEN, UNREAD, REQUESTS, ACCEPT_PAUSE, MEMORY, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBER_DELAY, MEMBER_HELD, HELD_PROGRESS,
     WORKER_WINDOW, CANCEL_REACTION, PERMIT_SLICE, PERMIT_RECALL, STATUS_WAIT, MEMBERS_WAIT,
     STATUS_ALONE,
@@ -324,12 +327,20 @@ REMOTE_CONNECT = Bound(
     "remote.connect", 10, "seconds to connect to a server", "worker", "retry", "failed: server_unreachable"
 )
 REMOTE_TRIES = Bound(
-    "remote.tries", 8, "tries of a turn that has not begun", "worker", "retry", "failed: server_failed", least=1
+    "remote.tries",
+    8,
+    "tries of a turn that has not begun",
+    "worker",
+    "retry",
+    "failed: server_failed",
+    least=1,
 )
 REMOTE_DELAY = Bound(
     "remote.delay", 0.5, "seconds before the second try, doubling", "worker", "wait", "a try waits"
 )
-REMOTE_WAIT = Bound("remote.wait", 60, "seconds before a try at most", "worker", "cut", "a try waits no longer")
+REMOTE_WAIT = Bound(
+    "remote.wait", 60, "seconds before a try at most", "worker", "cut", "a try waits no longer"
+)
 REMOTE_ASK = Bound(
     "remote.ask", 10, "seconds for what a server tells of itself", "worker", "cut", "it is not known"
 )

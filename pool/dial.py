@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from aerix.actors import Actor, Refused, Timer
+from aerix.actors.log import log
 from aerix.actors.os_linux import peer_uid
 from aerix.actors.wire import Plain, WireError
 from aerix.pool.address import connect, default_start_log, holder
 from aerix.pool.bounds import AUTOSTART, AUTOSTART_EVERY, CONNECTIONS, CONTROL, STARTS
 from aerix.pool.line import Line, Listener
-from aerix.pool.protocol import VERSION, Error, Hello, Welcome
+from aerix.pool.protocol import VERSION, Error, Hello, Ok, PoolStatus, Status, StopPool, Welcome
 from aerix.pool.starter import Starter, default_command, start_daemon
 
 
@@ -32,6 +33,8 @@ class PoolSettings:
     max_connections: int = field(default_factory=lambda: CONNECTIONS.count)
     """Generations at once."""
     autostart: bool = True
+    release: str = ""
+    """This program's: a pool of an older one that nobody uses is replaced by its own; empty: none is."""
 
     @property
     def log(self) -> Path:
@@ -79,6 +82,9 @@ class Waiter(Protocol):
     def starting(self, pid: int, log: Path) -> None:
         """A pool is being started."""
 
+    def may_replace(self) -> bool:
+        """Whether an older pool that nobody uses may be ended and another one started."""
+
 
 class Dialler:
     """The way to the control connection, taken again after each loss. Belongs to ``actor``.
@@ -96,6 +102,9 @@ class Dialler:
         self._timer: Timer | None = None
         self._starts = self._lost = 0
         self._since = 0.0
+        self._older: Welcome | None = None
+        """What a pool of an older release said, while it is asked whether anybody uses it."""
+        self._replaced = False
 
     def begin(self) -> None:
         """Get a connection; the waiter is told."""
@@ -159,6 +168,9 @@ class Dialler:
                 self._timer.cancel()
             self._timer = self._actor.after(AUTOSTART_EVERY.value, (self._dial_again, None))
             return
+        if (starter := self._forget_starter()) is not None:
+            starter.end()
+            starter.close()
         why = f"the pool did not answer on {self._settings.socket} in {limit:g} s (pool.start_timeout_secs)"
         self._fail("pool_start_timeout", f"{why}; see {self._settings.log}")
 
@@ -200,9 +212,8 @@ class Dialler:
         self._waiter.starting(starter.pid, self._settings.log)
 
     def _starter_ended(self) -> None:
-        starter, self._starter = self._starter, None
+        starter = self._forget_starter()
         assert starter is not None
-        self._actor.unwatch(starter)
         status = starter.reap()
         starter.close()
         if self._state != "dialling":
@@ -214,17 +225,44 @@ class Dialler:
         said = starter.last_words().removeprefix("aerix pool: ")
         self._fail("pool_exited", f"the pool ended while it started ({how}): {said} (log: {starter.log})")
 
+    def _forget_starter(self) -> Starter | None:
+        starter, self._starter = self._starter, None
+        if starter is not None:
+            self._actor.unwatch(starter)
+        return starter
+
     # --- shaking hands
 
     def take(self, line: Line, message: Any) -> None:
-        """The answer to Hello."""
-        if isinstance(message, Welcome):
-            self._state, self._line = "idle", None
-            if self._starter is not None:
-                self._starter.answered = True
-            self._waiter.greeted(line, message)
-        elif isinstance(message, Error):
-            self._fail(message.code, message.message)
+        """The answer to Hello; and of an older pool, whether anybody uses it."""
+        match message:
+            case Welcome() if self._is_older(message.pool):
+                self._older = message
+                line.send(Status(0))
+            case Welcome():
+                self._greeted(line, message)
+            case PoolStatus() if self._older is not None and _is_idle(message):
+                log("pool.replaced", release=message.pool, by=self._settings.release)
+                self._replaced = True
+                line.send(StopPool(0))
+            case Ok():
+                pass  # it stops: its end comes next
+            case _ if self._older is not None:
+                self._greeted(line, self._older)
+            case Error():
+                self._fail(message.code, message.message)
+
+    def _greeted(self, line: Line, welcome: Welcome) -> None:
+        self._state, self._line, self._older = "idle", None, None
+        if self._starter is not None:
+            self._starter.answered = True
+        self._waiter.greeted(line, welcome)
+
+    def _is_older(self, release: str) -> bool:
+        """Whether the pool's release is older than ours, and to be replaced; only once, whatever is started then."""
+        theirs, ours = _numbers(release), _numbers(self._settings.release)
+        older = theirs is not None and ours is not None and theirs < ours
+        return older and not self._replaced and self._waiter.may_replace()
 
     def misread(self, line: Line, plain: Plain, error: WireError) -> None:
         """What answers is no pool."""
@@ -233,7 +271,7 @@ class Dialler:
     def ended(self, line: Line, error: WireError | None) -> None:
         """Gone during the handshake: a daemon that was just going, most likely; its successor may answer."""
         line.close()
-        self._line = None
+        self._line = self._older = None
         if self._lost < STARTS.count:
             self._lost += 1
             self._state = "dialling"
@@ -241,6 +279,19 @@ class Dialler:
         else:
             why = error.message if error else "it closed the connection"
             self._fail("connection_lost", f"the pool on {self._settings.socket} did not say Welcome: {why}")
+
+
+def _is_idle(status: PoolStatus) -> bool:
+    """Whether nobody but who asks uses the pool."""
+    return status.connections <= 1 and not any(
+        member.contexts or member.running or member.waiting for member in status.members
+    )
+
+
+def _numbers(release: str) -> tuple[int, ...] | None:
+    """A release to compare; None for what is none."""
+    parts = release.split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
 
 
 def client_name() -> str:

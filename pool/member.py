@@ -71,9 +71,8 @@ class Worker(ProcessActor):
     """
 
     def __init__(self, member: Ref, args: WorkerArgs) -> None:
-        super().__init__(
-            "aerix.pool.worker:main", args.to_dict(), p.WORKER_CODEC, guard="kill", window=WORKER_WINDOW.count
-        )
+        body = "aerix.pool.remote_worker:main" if args.remote else "aerix.pool.worker:main"
+        super().__init__(body, args.to_dict(), p.WORKER_CODEC, guard="kill", window=WORKER_WINDOW.count)
         self._member = member
         self._permits = whereis(PERMITS) if args.leashed else None
         self._generating: set[int] = set()
@@ -377,12 +376,12 @@ class Member(Actor):
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Changes when the file does; empty where there is none."""
+    """Changes when the file does; empty where there is none, as for a model on a server."""
     try:
-        told = path.stat()
+        told = path.stat() if path.name else None
     except OSError:
         return ()
-    return told.st_ino, told.st_size, told.st_mtime_ns
+    return (told.st_ino, told.st_size, told.st_mtime_ns) if told else ()
 
 
 def _new_window() -> RestartWindow:
@@ -396,4 +395,6 @@ def _reason(exit: Exit) -> str:
     kind, _, sentence = last.partition(": ")
     if kind.rpartition(".")[2] == "Refused" and sentence:
         return sentence
+    if exit.detail == "signal SIGKILL":
+        return "it was killed by another program, or by the kernel for lack of memory"
     return f"{how}: {last}" if last else how or exit.kind

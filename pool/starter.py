@@ -1,11 +1,13 @@
 """Autostart: starting a daemon in a session of its own, and noticing at once when it ends before it answers."""
 
 import os
+import select
 import signal
 import sys
 from pathlib import Path
 
-from aerix.actors.os_linux import pidfd_open
+from aerix.actors.bounds import CHILD_TERM
+from aerix.actors.os_linux import pidfd_open, signal_group
 from aerix.pool.address import make_folder
 from aerix.pool.bounds import START_LOG
 
@@ -40,6 +42,15 @@ class Starter:
         _, status = os.waitpid(self.pid, 0)
         started.discard(self.pid)
         return os.waitstatus_to_exitcode(status)
+
+    def end(self) -> None:
+        """End one that was started here, and all of its session; another client's is left alone."""
+        if self.log is None:
+            return
+        signal_group(self.pid, signal.SIGTERM)
+        select.select([self._fd], [], [], CHILD_TERM.value)
+        signal_group(self.pid, signal.SIGKILL)
+        self.reap()
 
     def close(self) -> None:
         """Stop watching it."""

@@ -4,19 +4,22 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 
 from aerix.actors import DeadlineExceeded, Refused, start
-from aerix.actors.os_linux import pidfd_open
+from aerix.actors.os_linux import pidfd_open, signal_process
 from aerix.pool.address import holder
 from aerix.pool.bounds import STOP_WAIT
 from aerix.pool.client import PoolLink, PoolSettings
+from aerix.pool.patience import patience
 from aerix.pool.protocol import StopPool
 
 
 def stop_pool(settings: PoolSettings, say: Callable[[str], None], complain: Callable[[str], int]) -> int:
     """Stop the pool on ``settings.socket`` and wait until its process is gone; the exit code."""
-    pid = holder(settings.socket)
+    try:
+        pid = holder(settings.socket)
+    except OSError as error:
+        return complain(f"the pool's socket {settings.socket} cannot be used: {error.strerror}")
     if pid is None:
         return complain(f"no pool answers on {settings.socket}")
     try:
@@ -29,8 +32,7 @@ def stop_pool(settings: PoolSettings, say: Callable[[str], None], complain: Call
             say(f"the pool on {settings.socket} has stopped (process {pid})")
             return 0
         for sig in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.kill(pid, sig)
+            signal_process(process, sig)
             if _gone(process):
                 say(
                     f"the pool on {settings.socket} did not answer and was ended with {sig.name} (process {pid})"
@@ -44,7 +46,8 @@ def stop_pool(settings: PoolSettings, say: Callable[[str], None], complain: Call
 def _ask_to_stop(settings: PoolSettings) -> bool:
     link = start(PoolLink(settings), "pool-link")
     try:
-        link.ask(StopPool(0), STOP_WAIT.value)
+        with patience(f"waiting for the pool on {settings.socket} to stop, then it is killed"):
+            link.ask(StopPool(0), STOP_WAIT.value)
     except (Refused, DeadlineExceeded):
         return False
     finally:

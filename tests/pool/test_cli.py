@@ -78,6 +78,30 @@ def test_a_load_that_fails_is_one_sentence_with_exit_code_4(pool: Daemons, tmp_p
             assert len([line for line in told.stderr.splitlines() if "loading" not in line]) == 1
 
 
+@pytest.mark.rule("cli.one-sentence")
+@pytest.mark.parametrize("words", [("pool",), ("pool", "start"), ("pool", "status"), ("pool", "stop")])
+def test_a_folder_as_the_socket_is_one_sentence_with_exit_code_4(words: tuple[str, ...]) -> None:
+    told = aerix(*words, "--socket", "/")
+    assert told.returncode == 4
+    assert "/" in told.stderr
+    assert "it is a folder" in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+
+
+def test_who_waits_for_a_pool_that_does_not_answer_is_told_so(
+    pool: Daemons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = pool()
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    monkeypatch.setenv("AERIX_BOUND_POOL_PATIENCE_NOTE", "0.1")
+    monkeypatch.setenv("AERIX_BOUND_POOL_CONTROL", "0.6")
+    told = aerix("pool", "status")
+    assert told.returncode == 4
+    note, error = told.stderr.splitlines()
+    assert note == f"aerix: waiting for the pool on {pool.socket}, at most 2 s"
+    assert "did not answer Hello in 0.6 s" in error
+
+
 @pytest.mark.rule("pool.stop")
 def test_stop_ends_a_pool_that_does_not_answer(pool: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = pool()

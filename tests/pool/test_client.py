@@ -3,9 +3,10 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -134,6 +135,7 @@ def test_a_killed_worker_costs_a_generation_nothing(
 
 @pytest.mark.rule("pool.one-way-back")
 @pytest.mark.rule("pool.autostart")
+@pytest.mark.rule("pool.daemon-holds-nothing")
 def test_a_killed_daemon_costs_a_generation_nothing(pool: Daemons, script: Scripts, client: Clients) -> None:
     ref = script({"text": TEXT, "per_token_delay": 0.02})
     daemon = pool(ref)
@@ -464,11 +466,99 @@ def test_a_pool_that_never_answers_is_a_named_failure(
     client: Clients, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AERIX_BOUND_POOL_AUTOSTART_EVERY", "0.02")
-    child = "import sys; sys.stdin.read(); import time; time.sleep(1)"
-    link = client.link(autostart=True, command=(sys.executable, "-c", child), start_timeout_s=0.1)
-    with pytest.raises(Refused, match=r"did not answer on .* in 0.1 s .*see .*pool-start.log") as refusal:
+    ended = tmp_path / "ended"
+    child = (
+        "import signal, sys, time, pathlib\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(ended)!r}).touch(), sys.exit()))\n"
+        f"pathlib.Path({str(tmp_path / 'up')!r}).touch()\n"
+        "time.sleep(3600)"
+    )
+    link = client.link(autostart=True, command=(sys.executable, "-c", child), start_timeout_s=0.5)
+    with pytest.raises(Refused, match=r"did not answer on .* in 0.5 s .*see .*pool-start.log") as refusal:
         link.ask(Connect(), PATIENCE)
     assert refusal.value.code == "pool_start_timeout"
+    assert ended.exists() or not (tmp_path / "up").exists()
+    assert not starter.started
+
+
+def test_a_start_that_does_not_heed_term_is_killed(client: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AERIX_BOUND_POOL_AUTOSTART_EVERY", "0.02")
+    monkeypatch.setenv("AERIX_BOUND_CHILD_TERM", "0.1")
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+    link = client.link(autostart=True, command=(sys.executable, "-c", child), start_timeout_s=0.5)
+    with pytest.raises(Refused, match="did not answer on"):
+        link.ask(Connect(), PATIENCE)
+    assert not starter.started
+
+
+OLD = """
+import sys
+from pathlib import Path
+from aerix.pool.daemon import serve
+from aerix.pool.members import PoolOptions
+sys.exit(serve(PoolOptions(Path(sys.argv[1]), version=sys.argv[2]), lambda text: print(text, flush=True)))
+"""
+
+
+@pytest.fixture
+def other_release(pool: Daemons) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
+    """Starts a daemon that says it is of another release."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(release: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", OLD, str(pool.socket), release]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout is not None
+        assert "ready" in started[-1].stdout.readline()
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.kill()
+        one.wait()
+        assert one.stdout is not None
+        one.stdout.close()
+
+
+@pytest.mark.rule("pool.upgrade")
+def test_an_idle_pool_of_an_older_release_is_replaced(
+    pool: Daemons, client: Clients, other_release: Callable[[str], "subprocess.Popen[str]"]
+) -> None:
+    old = other_release("0.9.3")
+    link = client.link(autostart=True, release="0.10.0")
+    welcome = link.ask(Connect(), PATIENCE)
+    assert old.wait(PATIENCE) == 0
+    assert welcome.pid != old.pid
+    stop(link)
+
+
+@pytest.mark.rule("pool.upgrade")
+@pytest.mark.parametrize(
+    ("theirs", "ours", "autostart"),
+    [("0.10.0", "0.9.3", True), ("0.9.3", "0.9.3", True), ("0.9.3", "0.10.0", False), ("odd", "0.9.3", True)],
+)
+def test_a_pool_that_is_not_older_or_not_ours_to_replace_stays(
+    client: Clients,
+    other_release: Callable[[str], "subprocess.Popen[str]"],
+    theirs: str,
+    ours: str,
+    autostart: bool,
+) -> None:
+    old = other_release(theirs)
+    link = client.link(autostart=autostart, release=ours)
+    assert link.ask(Connect(), PATIENCE).pid == old.pid
+    assert link.ask(p.Status(0), PATIENCE).pid == old.pid
+
+
+@pytest.mark.rule("pool.upgrade")
+def test_an_older_pool_that_somebody_uses_stays_and_is_not_replaced_to_be_looked_at(
+    client: Clients, other_release: Callable[[str], "subprocess.Popen[str]"]
+) -> None:
+    old = other_release("0.9.3")
+    looks = client.link(autostart=True, release="0.10.0")
+    assert looks.ask(p.Status(0), PATIENCE).pid == old.pid
+    newer = client.link(autostart=True, release="0.10.0")
+    assert newer.ask(Connect(), PATIENCE).pid == old.pid
 
 
 def test_status_and_stop_start_no_pool(client: Clients) -> None:
@@ -521,6 +611,15 @@ def test_the_refusal_of_another_version_reaches_the_asker(
     with pytest.raises(Refused, match="run `aerix pool stop`, then run again") as refusal:
         client.link().ask(Connect(), PATIENCE)
     assert refusal.value.code == "protocol_version"
+
+
+@pytest.mark.parametrize("folder", ["/", "/tmp"])
+def test_a_folder_as_the_socket_is_named(client: Clients, folder: str) -> None:
+    with pytest.raises(
+        Refused, match=f"the pool's socket {folder} cannot be used: it is a folder"
+    ) as refusal:
+        client.link(socket=Path(folder), autostart=True).ask(Connect(), PATIENCE)
+    assert refusal.value.code == "socket_refused"
 
 
 def test_a_socket_that_cannot_be_used_is_named(client: Clients, tmp_path: Path) -> None:

@@ -127,6 +127,37 @@ def test_a_generation_that_ignores_its_cancel_costs_its_worker_its_life(
     assert info_of(one)["pid"] != before
 
 
+@pytest.mark.rule("worker.hang-killed")
+def test_a_worker_that_gets_nowhere_is_killed_and_started_again(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    ref = script({"text": "xyz", "fault": "hang"})
+    bounds: dict[str, Any] = {"CHILD_PING": 0.05, "CHILD_PROGRESS": 0.4}
+    one = greeted(wire, pool(ref, **bounds).socket)
+    before = info_of(one)["pid"]
+    answer = one.ask("Generate", context=one.create(ref), max_tokens=9)
+    assert answer["code"] == "member_restarted"
+    assert "it made no progress for 0.4 s" in answer["message"]
+    assert one.create(ref)
+    member = info_of(one)
+    assert (member["restarts"], member["pid"] != before) == (1, True)
+
+
+@pytest.mark.rule("worker.memory")
+def test_a_worker_that_is_killed_for_lack_of_memory_says_so_and_is_the_first_to_go(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    daemon = pool(script(), POOL_MEMBER_RESTARTS=0)
+    one = greeted(wire, daemon.socket)
+    worker = info_of(one)["pid"]
+    assert Path(f"/proc/{worker}/oom_score_adj").read_text() == "500\n"
+    assert Path(f"/proc/{daemon.process.pid}/oom_score_adj").read_text() != "500\n"
+    kill_worker(one)  # as the kernel does
+    while info_of(one)["state"] != "failed":
+        pass
+    assert "it was killed by another program, or by the kernel for lack of memory" in info_of(one)["note"]
+
+
 def test_status_does_not_wait_for_a_worker_that_does_not_answer(
     pool: Daemons, script: Scripts, wire: Open
 ) -> None:
@@ -231,7 +262,8 @@ def test_restarts_wait_longer_each_time_and_quiet_time_forgives(
             "It does not fit: 3 of 2.",
         ),
         ("exit 70: Traceback\n  File\nValueError: bad", "exit 70: ValueError: bad"),
-        ("signal SIGKILL", "signal SIGKILL"),
+        ("signal SIGKILL", "it was killed by another program, or by the kernel for lack of memory"),
+        ("signal SIGTERM", "signal SIGTERM"),
         ("", "lost"),
     ],
 )
