@@ -27,7 +27,7 @@ PLAYS: dict[str, list[dict[str, Any]]] = {
     "stubborn": [calls(call("bash", command=STUBBORN)), final()],
     "stopped": [calls(call("bash", command="echo $$ > pid; kill -STOP $PPID; sleep 300")), final()],
     "read": [calls(call("read", path="README.md")), final()],
-    "dumped": [final("x" * 20, per_token_delay=0.1)],
+    "dumped": [final("x" * 20, per_token_delay=0.05)],
     "flood": [final("x" * 6000)],
 }
 

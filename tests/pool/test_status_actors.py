@@ -4,16 +4,17 @@ import json
 import os
 import re
 import signal
+import socket as socket_module
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 
-import aerix.pool.protocol as p
-from aerix.pool.cli_pool import _actor_lines
+from aerix.actors.wire import FrameReader, pack
 from tests.conftest import ROOT
 from tests.pool.daemons import PATIENCE, Daemon, Scripts, Wire, script, wire  # noqa: F401
 from tests.pool.test_cli import aerix
@@ -106,6 +107,8 @@ def hung(daemon: Daemon, refs: list[str], socket: Path, wire: Callable[..., Wire
 
 
 @pytest.mark.rule("actors.dump")
+@pytest.mark.rule("pool.status-actors")
+@pytest.mark.rule("pool.status-silent")
 def test_with_a_member_that_hangs_the_status_says_who_hangs_in_what_since_when_and_who_waits(
     hung: Wire, refs: list[str]
 ) -> None:
@@ -128,6 +131,7 @@ def test_the_status_as_json_holds_the_actors_where_they_are_asked_for(hung: Wire
     assert (first["name"], first["does"], first["kind"]) == (f"member:{refs[0]}", "ContextCreate", "Hanging")
 
 
+@pytest.mark.rule("pool.status-actors")
 def test_when_the_supervisor_of_the_members_hangs_the_status_comes_without_their_word(
     daemon: Daemon,
     socket: Path,
@@ -151,18 +155,39 @@ def test_a_signal_writes_a_hanging_daemons_dump_into_its_log(
     daemon: Daemon, hung: Wire, log: TextIO, refs: list[str]
 ) -> None:
     daemon.process.send_signal(signal.SIGUSR1)
-    told = json.loads(log.readline())
-    assert told["event"] == "actors.dump"
+    told = next(line for line in map(json.loads, log) if line["event"] == "actors.dump")
     assert line_of(f"member:{refs[0]}", told["dump"]).endswith(" ContextCreate")
     assert "in unhandled" in told["dump"], "the traceback of the member's thread"
     assert daemon.process.poll() is None
 
 
-def test_a_pool_that_is_too_old_to_tell_is_said_to_be() -> None:
-    old: dict[str, Any] = {
-        "type": "PoolStatus", "id": 0, "pool": "0.1", "pid": 1, "uptime_secs": 1.0, "socket": "s", "connections": 1,
-        "members": [],
+def old_pool(listener: "socket_module.socket") -> None:
+    """Answers one connection as a pool of the first release does."""
+    answers: dict[str, dict[str, Any]] = {
+        "Hello": {"type": "Welcome", "version": 2, "pool": "0.1.0", "pid": os.getpid(), "owner": "1-a"},
+        "Status": {
+            "type": "PoolStatus", "pool": "0.1.0", "pid": os.getpid(), "uptime_secs": 1.0, "socket": "s", "connections": 1,
+            "members": [],
+        },
     }  # fmt: skip
-    assert _actor_lines(p.CODEC.decode(old)) == [
-        "the pool is of an older release, which tells nothing of its actors: run `aerix pool stop`, then again"
-    ]
+    sock, _ = listener.accept()
+    reader = FrameReader()
+    with sock:
+        while data := sock.recv(65536):
+            for frame in reader.feed(data):
+                sock.sendall(pack({**answers[frame["type"]], "id": frame.get("id", 0)}))
+
+
+def test_a_pool_that_is_too_old_to_tell_is_said_to_be(socket: Path) -> None:
+    socket.parent.mkdir(mode=0o700)
+    with socket_module.socket(socket_module.AF_UNIX) as listener:
+        listener.bind(str(socket))
+        listener.listen()
+        serving = threading.Thread(target=old_pool, args=(listener,))
+        serving.start()
+        told = aerix("pool", "status", "--actors")
+        serving.join(PATIENCE)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.endswith(
+        "\nthe pool is of an older release, which tells nothing of its actors: run `aerix pool stop`, then again\n"
+    )
