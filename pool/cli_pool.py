@@ -2,13 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from aerix.pool.cli_output import FAILED, UNREACHABLE, complain, note, out, say, version
-
-if TYPE_CHECKING:
-    from aerix.pool.client import PoolSettings
-    from aerix.pool.protocol import MemberInfo, PoolStatus
+from aerix.pool.cli_ask import ask_pool, exit_code, pool_settings
+from aerix.pool.cli_output import UNREACHABLE, complain, note, out, say, version
+from aerix.pool.cli_status import member_lines, run_metrics, run_status
 
 
 def add_pool(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -19,7 +17,7 @@ def add_pool(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--foreground", action="store_true", help="stay in the foreground (the default without a command)"
     )
     pool.set_defaults(run=run_pool, pool_settings=None)
-    commands = pool.add_subparsers(metavar="start | status | stop | load | unload")
+    commands = pool.add_subparsers(metavar="start | status | metrics | load | unload | stop")
     start = commands.add_parser("start", help="start the pool in the background, unless it runs")
     _add_serving(start, again=True)
     start.set_defaults(run=run_start)
@@ -28,11 +26,22 @@ def add_pool(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     status.add_argument("--json", action="store_true", help="print one JSON object")
     status.add_argument(
+        "--watch",
+        nargs="?",
+        type=_interval,
+        const=2.0,
+        metavar="S",
+        help="again every S seconds (2), until Ctrl-C",
+    )
+    status.add_argument(
         "--actors", action="store_true",
         help="also show what every actor of the daemon does or waits for, and since when: where does it hang?",
     )  # fmt: skip
     _add_socket(status, again=True)
     status.set_defaults(run=run_status)
+    metrics = commands.add_parser("metrics", help="print the pool's figures in Prometheus' text format")
+    _add_socket(metrics, again=True)
+    metrics.set_defaults(run=run_metrics)
     stop = commands.add_parser("stop", help="stop the pool; agents that run lose one prefill each")
     _add_socket(stop, again=True)
     stop.set_defaults(run=run_stop)
@@ -103,6 +112,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _interval(text: str) -> float:
+    value = _seconds(text)
+    if value < 0.1:
+        raise argparse.ArgumentTypeError("less than 0.1 seconds is no interval")
+    return value
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -125,7 +141,7 @@ def run_pool(args: argparse.Namespace) -> int:
     configure(state_dir() / "pool.log")
     try:
         options = PoolOptions(
-            socket=_settings(args).socket.absolute(),
+            socket=pool_settings(args).socket.absolute(),
             load=tuple(_fetched(ref) for ref in args.load or ()),
             flags=tuple(_load_flags(args).items()),
             idle_timeout_s=IDLE.value if args.idle_timeout is None else args.idle_timeout,
@@ -163,10 +179,10 @@ def run_start(args: argparse.Namespace) -> int:
 
     try:
         loads = [ensure_model(ref, note).name for ref in args.load or ()]
-        settings = _settings(args, load=tuple(loads), flags=tuple(_start_flags(args)))
-        welcome = _ask(settings, Connect(), settings.start_timeout_s + 1)
+        settings = pool_settings(args, load=tuple(loads), flags=tuple(_start_flags(args)))
+        welcome = ask_pool(settings, Connect(), settings.start_timeout_s + 1)
     except Refused as refusal:
-        return complain(refusal.message, _code(refusal))
+        return complain(refusal.message, exit_code(refusal))
     out(f"the pool answers on {settings.socket} (process {welcome.pid})")
     return 0
 
@@ -179,68 +195,11 @@ def _start_flags(args: argparse.Namespace) -> list[str]:
     return flags if args.template is None else [*flags, "--template", str(args.template.absolute())]
 
 
-def run_status(args: argparse.Namespace) -> int:
-    """``aerix pool status``: what the pool holds and does."""
-    from aerix.actors import Refused
-    from aerix.pool.bounds import CONTROL
-    from aerix.pool.protocol import CODEC, Status
-
-    settings = _settings(args, autostart=False)
-    try:
-        status = _ask(settings, Status(0, args.actors), CONTROL.value + 1)
-    except Refused as refusal:
-        return complain(refusal.message, _code(refusal))
-    if args.json:
-        import json
-
-        plain = CODEC.encode(status)
-        unasked = ("type", "id") if args.actors else ("type", "id", "actors")
-        out(json.dumps({key: value for key, value in plain.items() if key not in unasked}))
-    else:
-        out("\n".join(_status_lines(status)))
-    if args.actors and not args.json:
-        out("\n".join(_actor_lines(status)))
-    return 0
-
-
-def _actor_lines(status: "PoolStatus") -> list[str]:
-    from aerix.actors.dump import actor_lines
-
-    if status.actors is None:
-        return [
-            "the pool is of an older release, which tells nothing of its actors: run `aerix pool stop`, then again"
-        ]
-    return actor_lines(status.actors)
-
-
-def _status_lines(status: "PoolStatus") -> list[str]:
-    up = f"up {_duration(status.uptime_secs)}"
-    head = f"pool {status.pool} on {status.socket}: process {status.pid}, {up}, connections: {status.connections}"
-    return [head, *(line for member in status.members for line in _member_lines(member))] + (
-        [] if status.members else ["no member is loaded"]
-    )
-
-
-def _member_lines(member: "MemberInfo") -> list[str]:
-    numbers = (
-        f"window {member.window}, cells {member.cells}, threads {member.threads}, contexts {member.contexts}, "
-        f"running {member.running}, waiting {member.waiting}, restarts {member.restarts}, process {member.pid}"
-    )
-    notes = [f"    {note}" for note in (member.settings, member.note) if note]
-    return [f"  {member.name}: {member.state}", f"    {numbers}", *notes]
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
 def run_stop(args: argparse.Namespace) -> int:
     """``aerix pool stop``: ask it to go; a pool that does not answer, or has not come up yet, gets SIGTERM, then SIGKILL."""
     from aerix.pool.stop import stop_pool
 
-    return stop_pool(_settings(args, autostart=False), out, lambda text: complain(text, UNREACHABLE))
+    return stop_pool(pool_settings(args, autostart=False), out, lambda text: complain(text, UNREACHABLE))
 
 
 def run_load(args: argparse.Namespace) -> int:
@@ -249,15 +208,15 @@ def run_load(args: argparse.Namespace) -> int:
     from aerix.pool.models import ensure_model
     from aerix.pool.protocol import MemberLoad
 
-    settings = _settings(args, autostart=False)
+    settings = pool_settings(args, autostart=False)
     try:
         model = ensure_model(args.ref, note)
         file = str(model.path) if model.kind == "gguf" else ""
         request = MemberLoad(0, model.name, _load_flags(args), file)
-        member = _ask(settings, request, settings.start_timeout_s + 1).member
+        member = ask_pool(settings, request, settings.start_timeout_s + 1).member
     except Refused as refusal:
-        return complain(refusal.message, _code(refusal))
-    out("\n".join(_member_lines(member)).strip())
+        return complain(refusal.message, exit_code(refusal))
+    out("\n".join(member_lines(member)).strip())
     return 0
 
 
@@ -269,9 +228,9 @@ def run_unload(args: argparse.Namespace) -> int:
 
     name = _member_name(args.name)
     try:
-        _ask(_settings(args, autostart=False), MemberUnload(0, name), CONTROL.value + 1)
+        ask_pool(pool_settings(args, autostart=False), MemberUnload(0, name), CONTROL.value + 1)
     except Refused as refusal:
-        return complain(refusal.message, _code(refusal))
+        return complain(refusal.message, exit_code(refusal))
     out(f"{name} is unloaded")
     return 0
 
@@ -285,38 +244,3 @@ def _member_name(text: str) -> str:
         return resolve(text).name
     except Refused:  # a name with flags, or of a file that is gone
         return text
-
-
-def _settings(args: argparse.Namespace, **changes: Any) -> "PoolSettings":
-    from dataclasses import replace
-
-    from aerix.pool.address import default_socket
-    from aerix.pool.client import PoolSettings
-
-    known = args.pool_settings or PoolSettings(default_socket())
-    if args.socket is not None:
-        changes["socket"] = args.socket.absolute()
-    return replace(known, **changes)
-
-
-def _ask(settings: "PoolSettings", request: Any, deadline_s: float) -> Any:
-    """Ask the pool one thing. Raises Refused."""
-    from aerix.actors import DeadlineExceeded, Refused, start
-    from aerix.pool.client import PoolLink
-    from aerix.pool.patience import patience
-
-    link = start(PoolLink(settings), "pool-link")
-    try:
-        with patience(f"waiting for the pool on {settings.socket}, at most {deadline_s:.0f} s"):
-            return link.ask(request, deadline_s)
-    except DeadlineExceeded as error:
-        raise Refused("pool_silent", str(error)) from None
-    finally:
-        link.stop()
-        link.join(1.0)
-
-
-def _code(refusal: Any) -> int:
-    from aerix.pool.client import POOL_UNREACHABLE
-
-    return UNREACHABLE if refusal.code in POOL_UNREACHABLE else FAILED

@@ -230,6 +230,7 @@ class Member(Actor):
                 running=told.running,
                 waiting=told.waiting,
                 threads=told.threads,
+                totals=told.totals,
             )
         self._answer_status(message.token)
 
@@ -270,7 +271,7 @@ class Member(Actor):
         self._info = replace(
             self._info, state="ready", note="", settings=LADDER[self._rung].sentence, pid=message.pid
         )
-        self._info = replace(self._info, contexts=0, running=0, waiting=0, **told)
+        self._info = replace(self._info, contexts=0, running=0, waiting=0, totals=p.Totals(), **told)
         self._renewing = False
         self.declare_started()
         self._release()
@@ -326,8 +327,9 @@ class Member(Actor):
             limit = f"{MEMBER_RESTARTS.count} restarts in {MEMBER_WINDOW.value:g} s were not enough"
             self._fail(Refused("member_failed", f"{limit}: {why}"))
             return
+        restarts = self._info.restarts + 1
         self._info = replace(
-            self._info, state="restarting", restarts=self._info.restarts + 1, note=why, pid=0
+            self._info, state="restarting", restarts=restarts, note=why, restarted=why, pid=0
         )
         if delay:
             self._after(delay, self._start_again)

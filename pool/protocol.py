@@ -88,6 +88,24 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """What a member's worker has done since it came up; times are those of each generation, summed, in ms.
+
+    ``generations`` have ended, the ``cancelled`` among them; ``refused`` never began. Of ``prompt_tokens``,
+    ``resumed_tokens`` were found computed.
+    """
+
+    generations: int = 0
+    cancelled: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    resumed_tokens: int = 0
+    generated_tokens: int = 0
+    fill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class MemberInfo:
     """A member as ``MemberList`` and ``Status`` tell it."""
 
@@ -112,6 +130,9 @@ class MemberInfo:
     note: str = ""
     """Why it is failed or restarting, or what the self-test found."""
     pid: int = 0
+    restarted: str = ""
+    """Why it was restarted last."""
+    totals: Totals = field(default_factory=Totals)
 
 
 # --- requests -----------------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ def test_fields_of_a_newer_peer_are_ignored() -> None:
         p.Constraint,
         p.Usage,
         p.MemberInfo,
+        p.Totals,
         ActorRecord,
         OpenCall,
     ),
