@@ -607,6 +607,28 @@ def test_a_child_ends_when_its_owner_is_killed(guard: str) -> None:
         until_ended(pid)
 
 
+@pytest.mark.rule("process.owner-thread")
+def test_a_child_is_started_by_its_actors_thread_which_outlives_the_one_that_asked_for_it() -> None:
+    """The signal of the parent's death is that of the thread which started the child."""
+    threads: list[str] = []
+
+    class Watched(Owner):
+        def setup(self) -> None:
+            threads.append(threading.current_thread().name)
+            super().setup()
+            threads.append(threading.current_thread().name)
+
+    owner = Watched()
+    launcher = threading.Thread(target=lambda: start(owner, "owner"))
+    launcher.start()
+    launcher.join()
+    assert owner.ref.ask(Echo("hi"), PATIENCE) == Echo("hi")  # the launcher has ended, and the child lives
+    assert threads == ["owner", "owner"]
+    owner.ref.stop()
+    assert exit_of(owner.ref).kind == "shutdown"
+    assert ended(owner.pid)
+
+
 @pytest.mark.rule("process.dies-with-owner")
 def test_a_worker_that_reads_nothing_and_ignores_term_ends_with_its_owner() -> None:
     args = json.dumps({"deaf": True, "hang": True})
