@@ -1,13 +1,16 @@
 """``OneOf``: each text is scored after the same prompt, and the best one is the answer."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aerix.actors import Refused
 from aerix.pool import protocol as p
-from aerix.pool.generation import Bench, Job, Times, check_window
+from aerix.pool.bounds import UNSCORED
+from aerix.pool.constraint import matching
+from aerix.pool.generation import Bench, Job, Times, Turn, check_window
 from aerix.pool.prefix import Lease
 from aerix.pool.rows import Row, Scene
 from aerix.pool.sampling import log_probabilities
@@ -38,7 +41,8 @@ class Choice:
         """The sequence of each text that is being scored."""
         self._waiting: list[Row] = []
         self._times = Times()
-        check_window(job, bench.engine.facts.window, max(len(tokens) for tokens in self._tokens))
+        longest = max(len(tokens) for tokens in self._tokens)
+        check_window(job, bench.engine.facts.window, longest, len(job.request.start))
 
     def open(self) -> bool:
         """See Generation. The texts ask for their cells when their turn comes."""
@@ -49,6 +53,11 @@ class Choice:
             scene = Scene(prompt.segments, len(prompt.tokens), resumed=False, texts=tuple(self._texts))
             self._bench.engine.begin(self._lease.sequence, scene)
         return self._lease is not None
+
+    @property
+    def filling(self) -> bool:
+        """See Generation."""
+        return len(self._bench.shelf.tokens(self._leased.sequence)) < len(self.job.prompt.tokens) - 1
 
     def rows(self, limit: int) -> list[Row]:
         """First the prompt's, then those of the texts."""
@@ -153,3 +162,20 @@ class Choice:
         for sequence in self._forks.values():
             self._bench.release(sequence, keep=False)
         self._forks, self._waiting = {}, []
+
+
+class Unscored(Turn):
+    """A choice of a member that cannot score: a few tokens are generated freely, and may match one of the texts."""
+
+    def __init__(self, job: Job, bench: Bench, send: Callable[[object], None], texts: list[str]) -> None:
+        self._texts = texts
+        tokens = min(job.request.max_tokens, UNSCORED.count)
+        super().__init__(replace(job, request=replace(job.request, max_tokens=tokens)), bench, send)
+
+    def end(self, stop: p.Stop) -> None:
+        """See Generation. An answer that matches none is no choice, and its stop is its own."""
+        super().end(stop)
+        assert self.done is not None
+        choice = None if stop == "cancelled" else matching(self._texts, self.done.text)
+        if choice is not None:
+            self.done = replace(self.done, stop="final", choice=choice)

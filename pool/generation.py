@@ -6,7 +6,7 @@ A scheduler asks ``rows``, decodes them, and hands the logits to ``take``, until
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from aerix.actors import Refused
@@ -14,8 +14,19 @@ from aerix.pool import protocol as p
 from aerix.pool.constraint import Json
 from aerix.pool.contexts import Prompt
 from aerix.pool.prefix import Copy, Lease, Operation, Shelf
-from aerix.pool.rows import Aborted, Engine, EngineFailed, Row, Scene, Vocabulary
+from aerix.pool.rows import (
+    Aborted,
+    Engine,
+    EngineFacts,
+    EngineFailed,
+    Failed,
+    OutOfRoom,
+    Row,
+    Scene,
+    Vocabulary,
+)
 from aerix.pool.sampling import Sampler
+from aerix.pool.thinking import Thoughts
 
 if TYPE_CHECKING:
     from aerix.pool.rows import Logits
@@ -29,6 +40,32 @@ class Job:
     request: p.Generate
     prompt: Prompt
     cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def thinking(self, facts: EngineFacts) -> int:
+        """Tokens to think with: the budget, or what window and cells leave. A choice is made without thinking."""
+        thinking, constraint = self.prompt.thinking, self.request.constraint
+        if thinking is None or (constraint is not None and constraint.texts is not None):
+            return 0
+        rows = len(thinking.tokens) + len(thinking.forced) + self.request.max_tokens
+        return max(min(thinking.budget, facts.window - rows, facts.cells - rows), 0)
+
+    def rows(self, facts: EngineFacts) -> tuple[list[int], int]:
+        """What is known of its sequence before it begins, and how many rows may follow."""
+        reply, budget = self.request.max_tokens, self.thinking(facts)
+        if budget and self.prompt.thinking:
+            prompt, reply = self.prompt.thinking.tokens, reply + budget + len(self.prompt.thinking.forced)
+        else:
+            prompt = self.prompt.tokens
+        start = self.request.start
+        return [*prompt, *start], max(0, reply - len(start))
+
+    def split(self, engine: Engine) -> tuple[tuple[int, ...], Thoughts | None, list[int]]:
+        """The prompt to use, and of what the client brought the thoughts and the answer. Raises Refused."""
+        start, budget = self.request.start, self.thinking(engine.facts)
+        if not budget or self.prompt.thinking is None:
+            return self.prompt.tokens, None, list(start)
+        thoughts = Thoughts(self.prompt.thinking, budget, engine.vocabulary)
+        return self.prompt.thinking.tokens, thoughts, start[thoughts.replay(start) :]
 
 
 class Bench:
@@ -46,10 +83,10 @@ class Bench:
         return lease
 
     def decode(self, rows: list[Row]) -> "list[Logits]":
-        """See Engine.decode. After Aborted the engine holds what the shelf says, no more."""
+        """See Engine.decode. After what it raises the engine holds what the shelf says, no more."""
         try:
             return self.engine.decode(rows)
-        except Aborted:
+        except (Aborted, Failed, OutOfRoom):
             self.engine.resume()
             for sequence in {row.sequence for row in rows}:
                 if not self.engine.cut(sequence, len(self.shelf.tokens(sequence))):
@@ -80,6 +117,11 @@ class Generation(Protocol):
         """Take cells and a sequence; False where there is no room yet. Raises Refused."""
         ...
 
+    @property
+    def filling(self) -> bool:
+        """Whether more of the prompt is to be computed than the row that is asked what comes next."""
+        ...
+
     def rows(self, limit: int) -> list[Row]:
         """The next rows to compute, at most ``limit``."""
         ...
@@ -99,24 +141,41 @@ class Generation(Protocol):
 
 def start(job: Job, bench: Bench, send: Callable[[object], None]) -> Generation:
     """The generation that a request asks for. Raises Refused."""
-    from aerix.pool.choice import Choice
+    from aerix.pool.choice import Choice, Unscored
 
     constraint = job.request.constraint
-    if constraint is not None and constraint.texts is not None:
+    if constraint is None or constraint.texts is None:
+        return Turn(job, bench, send)
+    if bench.engine.facts.scores:
         return Choice(job, bench, send, constraint.texts)
-    return Turn(job, bench, send)
+    return Unscored(job, bench, send, constraint.texts)
 
 
-def cancelled(job: Job, vocabulary: Vocabulary) -> p.Done:
+def cancelled(job: Job, engine: Engine) -> p.Done:
     """The end of a generation that was cancelled before it began."""
-    tokens = job.request.start
-    text = b"".join(vocabulary.piece(token) for token in tokens).decode("utf-8", "replace")
-    usage = Times().usage(len(job.prompt.tokens), len(tokens), 0)
-    return p.Done(job.request.id, "cancelled", text, tokens, usage, vocabulary.digest)
+    prompt, thoughts, answer = job.split(engine)
+    usage = Times().usage(len(prompt), len(job.request.start), 0)
+    return _done(job, engine.vocabulary, "cancelled", thoughts, answer, usage)
+
+
+def _done(
+    job: Job,
+    vocabulary: Vocabulary,
+    stop: p.Stop,
+    thoughts: Thoughts | None,
+    answer: list[int],
+    usage: p.Usage,
+) -> p.Done:
+    text = b"".join(vocabulary.piece(token) for token in answer).decode("utf-8", "replace")
+    done = p.Done(job.request.id, stop, text, answer, usage, vocabulary.digest)
+    return replace(done, thinking=thoughts.text, thinking_tokens=thoughts.tokens) if thoughts else done
 
 
 class Turn:
-    """A generated turn, free or held to a schema. Forced stretches are appended without sampling."""
+    """A generated turn, free or held to a schema. Forced stretches are appended without sampling.
+
+    A model that thinks first thinks freely, then the schema begins.
+    """
 
     def __init__(self, job: Job, bench: Bench, send: Callable[[object], None]) -> None:
         self.job = job
@@ -124,12 +183,12 @@ class Turn:
         self._bench, self._send = bench, send
         self._vocabulary = bench.engine.vocabulary
         self._sampler = Sampler(job.request.sampling)
-        self._generated = list(job.request.start)
-        self._sent = len(self._generated)
+        self._prompt, self._thoughts, self._generated = job.split(bench.engine)
+        self._sent = len(job.request.start)
         self._forced = 0
         self._lease: Lease | None = None
         self._times = Times()
-        check_window(job, bench.engine.facts.window, job.request.max_tokens)
+        check_window(job, bench.engine.facts.window, job.request.max_tokens, len(self._generated))
         self._json = self._constraint()
 
     def open(self) -> bool:
@@ -137,15 +196,23 @@ class Turn:
         if self._json and self._json.complete:
             self.end("final")
             return True
-        self._extend()
+        if not self._thinks:
+            self._extend()
         if self.done:
             return True
         room = self.job.request.max_tokens - len(self._generated)
+        if self._thoughts:
+            room += self._thoughts.left
         self._lease = self._bench.admit(self._tokens(), reserve=room)
         if self._lease:
             self._times.restored()
             self._bench.engine.begin(self._lease.sequence, self._scene())
         return self._lease is not None
+
+    @property
+    def filling(self) -> bool:
+        """See Generation."""
+        return len(self._bench.shelf.tokens(self._leased.sequence)) < len(self._prompt) - 1
 
     def rows(self, limit: int) -> list[Row]:
         """What is known and not yet computed; the last of it is asked what comes next."""
@@ -168,15 +235,7 @@ class Turn:
     def end(self, stop: p.Stop) -> None:
         """See Generation."""
         self._flush()
-        text = b"".join(self._vocabulary.piece(token) for token in self._generated)
-        self.done = p.Done(
-            self.job.request.id,
-            stop,
-            text.decode("utf-8", "replace"),
-            self._generated,
-            self._usage(),
-            self._vocabulary.digest,
-        )
+        self.done = _done(self.job, self._vocabulary, stop, self._thoughts, self._generated, self._usage())
 
     def close(self) -> None:
         """See Generation. Prompt and output stay on the shelf."""
@@ -200,19 +259,33 @@ class Turn:
             raise Refused("bad_start", "The ids in `start` are no beginning of what the schema allows.")
         return follower
 
+    @property
+    def _thinks(self) -> bool:
+        """Whether the answer has not begun."""
+        return self._thoughts is not None and self._thoughts.open
+
+    def _thought(self) -> list[int]:
+        return self._thoughts.tokens if self._thoughts else []
+
     def _scene(self) -> Scene:
+        """What is generated now: a thinking stretch, or the answer."""
         prompt = self.job.prompt
-        return Scene(prompt.segments, len(prompt.tokens), resumed=bool(self.job.request.start))
+        closing = prompt.thinking.mark if prompt.thinking and self._thinks else ""
+        start = len(self._prompt) + (0 if closing else len(self._thought()))
+        return Scene(prompt.segments, start, resumed=bool(self.job.request.start), closing=closing)
 
     def _tokens(self) -> list[int]:
-        return [*self.job.prompt.tokens, *self._generated]
+        return [*self._prompt, *self._thought(), *self._generated]
 
     def _draw(self, logits: "Logits") -> None:
-        allowed = self._json.allowed() if self._json else None
-        token = self._sampler.draw(logits, len(self._generated), allowed)
+        allowed = self._json.allowed() if self._json and not self._thinks else None
+        token = self._sampler.draw(logits, len(self._thought()) + len(self._generated), allowed)
         if token is None:
-            some = self._json.some_allowed() if self._json else []
+            some = self._json.some_allowed() if self._json and not self._thinks else []
             raise self._bench.engine.stuck(self._leased.sequence, some)
+        if self._thoughts and self._thoughts.open:
+            self._think(self._thoughts, token)
+            return
         if token in self._vocabulary.ends:
             self.end("final" if self._json else "stop")
             return
@@ -220,6 +293,17 @@ class Turn:
         if self._json:
             self._json.take([token])
         self._extend()
+        self._flush()
+
+    def _think(self, thoughts: Thoughts, token: int) -> None:
+        """One more token of the thinking; behind its end the answer begins."""
+        if token in self._vocabulary.ends:
+            thoughts.end()
+        else:
+            thoughts.take(token)
+        if not thoughts.open:
+            self._bench.engine.begin(self._leased.sequence, self._scene())
+            self._extend()
         self._flush()
 
     def _extend(self) -> None:
@@ -242,15 +326,21 @@ class Turn:
 
     def _flush(self) -> None:
         """Send what was generated and not sent."""
-        tokens = self._generated[self._sent :]
-        if tokens:
-            data = b"".join(self._vocabulary.piece(token) for token in tokens)
-            self._send(p.Token(self.job.request.id, tokens, data))
-            self._sent = len(self._generated)
+        thought = self._thought()
+        for tokens, thinking in (
+            (thought[self._sent :], True),
+            (self._generated[max(self._sent - len(thought), 0) :], False),
+        ):
+            if tokens:
+                data = b"".join(self._vocabulary.piece(token) for token in tokens)
+                self._send(p.Token(self.job.request.id, tokens, data, thinking))
+        self._sent = max(self._sent, len(thought) + len(self._generated))
 
     def _usage(self) -> p.Usage:
         start = self._lease.start if self._lease else 0
-        return self._times.usage(len(self.job.prompt.tokens), len(self._generated), start, self._forced)
+        thought = len(self._thought())
+        usage = self._times.usage(len(self._prompt), thought + len(self._generated), start, self._forced)
+        return replace(usage, thinking_tokens=thought)
 
 
 class Times:
@@ -289,14 +379,12 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-def check_window(job: Job, window: int, reply: int) -> None:
-    """Refuse what cannot fit: nothing is shortened silently."""
+def check_window(job: Job, window: int, reply: int, brought: int) -> None:
+    """Refuse what cannot fit: nothing is shortened silently. ``brought`` ids of the reply are the client's."""
     if reply < 1:
         raise Refused("bad_request", f"max_tokens is {reply}; it must be at least 1.")
-    if len(job.request.start) > reply:
-        raise Refused(
-            "bad_request", f"`start` has {len(job.request.start)} ids, more than the {reply} of max_tokens."
-        )
+    if brought > reply:
+        raise Refused("bad_request", f"`start` has {brought} ids, more than the {reply} of max_tokens.")
     prompt = len(job.prompt.tokens)
     if prompt + reply > window:
         raise Refused(

@@ -90,6 +90,19 @@ class Shelf:
         held = self._held.get(sequence)
         return held.tokens if held else ()
 
+    def resident(self, tokens: Sequence[int]) -> int:
+        """How many leading rows of these tokens some sequence holds."""
+        tokens = list(tokens)
+        return max((common(held.tokens, tokens) for held in self._held.values()), default=0)
+
+    def fits(self, tokens: Sequence[int], *, reserve: int) -> bool:
+        """Whether ``admit`` would have room now."""
+        tokens = list(tokens)
+        return any(
+            self._victims(place, len(tokens) - place.start + reserve) is not None
+            for place in self._places(tokens, len(tokens) - 1)
+        )
+
     def admit(self, tokens: Sequence[int], *, reserve: int, latest: int | None = None) -> Lease | None:
         """Lease a sequence for a prompt of ``tokens`` and up to ``reserve`` rows after it; None where there is no room.
 

@@ -24,7 +24,20 @@ class Aborted(Exception):
 
 
 class OutOfRoom(Exception):
-    """The engine cannot take another row; a generation ends with stop ``length``."""
+    """The engine cannot take another row (of ``sequence``); a generation ends with stop ``length``."""
+
+    def __init__(self, sequence: int | None = None) -> None:
+        super().__init__()
+        self.sequence = sequence
+
+
+class Failed(Exception):
+    """The engine has nothing more to say on ``sequence``, and its generation ends with ``why``."""
+
+    def __init__(self, sequence: int, why: Refused) -> None:
+        super().__init__(why.message)
+        self.sequence = sequence
+        self.why = why
 
 
 class EngineFailed(Exception):
@@ -52,6 +65,8 @@ class Scene:
     """Whether the client brought ids of this turn (``Generate.start``)."""
     texts: tuple[str, ...] | None = None
     """The texts of a ``OneOf`` constraint."""
+    closing: str = ""
+    """What ends the thinking stretch that is generated now; empty: an answer is. Each begins with a scene."""
 
 
 class Vocabulary(Protocol):
@@ -65,6 +80,8 @@ class Vocabulary(Protocol):
     ends: tuple[int, ...]
     """The tokens that end a generation."""
     chat_template: str | None
+    architecture: str
+    """The kind of model, as its file names it; empty where there is no file."""
     bos_text: str
     eos_text: str
 
@@ -94,6 +111,8 @@ class EngineFacts:
     """Rows that one ``decode`` takes."""
     threads: int
     json: bool = True
+    scores: bool = True
+    """Whether the probabilities that it tells are those of a model."""
     cuttable: bool = True
     """Whether a sequence can be cut at any row."""
 
@@ -113,7 +132,10 @@ class Engine(Protocol):
         ...
 
     def decode(self, rows: Sequence[Row]) -> "list[Logits]":
-        """Compute the rows; the logits of those that asked, in their order. Raises what this module defines."""
+        """Compute the rows; the logits of those that asked, in their order.
+
+        Raises what this module defines; then none of the rows may be counted on.
+        """
         ...
 
     def copy(self, source: int, target: int, upto: int) -> None:

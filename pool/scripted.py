@@ -16,8 +16,9 @@ import numpy as np
 
 from aerix.actors import Refused
 from aerix.pool.bounds import BATCH, SEQUENCES
+from aerix.pool.builtin import CHATML_THINKING
 from aerix.pool.bytevocab import ByteVocabulary
-from aerix.pool.rows import Aborted, EngineFacts, OutOfRoom, Row, Scene, Vocabulary
+from aerix.pool.rows import Aborted, EngineFacts, Failed, OutOfRoom, Row, Scene, Vocabulary
 from aerix.pool.script import Script, Step
 from aerix.pool.workerargs import WorkerArgs
 
@@ -48,7 +49,7 @@ class _Play:
     @property
     def faulty(self) -> bool:
         """Deaths come once: not in a generation that was taken up again. In a turn, not before its first token."""
-        return not self.scene.resumed and (bool(self.drawn) or not self.step.whole)
+        return not self.scene.closing and not self.scene.resumed and (bool(self.drawn) or not self.step.whole)
 
 
 @dataclass(slots=True)
@@ -67,8 +68,12 @@ class ScriptedEngine:
         """``load_vocabulary`` reads that of a model file; it is not called for ``bytes``."""
         self._script = Script(Path(args.model.removeprefix(PREFIX)))
         name = self._script.header.tokenizer
-        path = self._script.path.parent / name
-        self.vocabulary: Vocabulary = ByteVocabulary() if name == "bytes" else load_vocabulary(str(path))
+        path, thinks = self._script.path.parent / name, self._script.header.thinks
+        self.vocabulary: Vocabulary = (
+            ByteVocabulary(thinks=thinks) if name == "bytes" else load_vocabulary(str(path))
+        )
+        if thinks:
+            self.vocabulary.chat_template = CHATML_THINKING
         window = args.window or self._script.header.window
         self.facts = EngineFacts(
             window=window,
@@ -77,6 +82,7 @@ class ScriptedEngine:
             batch=args.batch or BATCH.count,
             threads=1,
             json=self._script.header.json,
+            scores=self._script.header.scores,
         )
         self._sequences: dict[int, _Rows] = {}
         self._interrupted = threading.Event()
@@ -85,14 +91,22 @@ class ScriptedEngine:
         """Choose the step. Raises Refused ``script_ended``, ``script_mismatch``."""
         step = self._chosen(scene) if scene.texts else self._script.step(scene.segments)
         rows = self._sequences.setdefault(sequence, _Rows())
-        rows.play = self._planned(_Play(step, scene, step.text.encode()), 0)
+        says = step.thinking + scene.closing if scene.closing else step.text
+        rows.play = self._planned(_Play(step, scene, says.encode()), 0)
         rows.said = self._said(rows)
 
     def decode(self, rows: Sequence[Row]) -> "list[Logits]":
-        """See Engine. Raises Refused ``script_mismatch``, ``scripted_error``."""
+        """See Engine. A generation that the script has no more for is Failed (``script_mismatch``, ``scripted_error``)."""
         if self._interrupted.is_set():
             raise Aborted
-        return [self._after(held) for held in (self._add(row) for row in rows) if held]
+        logits, plays = [], []
+        for row in rows:
+            if held := self._add(row):
+                assert held.play is not None, "a generation begins before its rows are decoded"
+                plays.append(held.play)
+                logits.append(self._after(row.sequence, held.play, held.said))
+        self._wait(plays)
+        return logits
 
     def copy(self, source: int, target: int, upto: int) -> None:
         """See Engine. A fork plays on where its source is."""
@@ -148,22 +162,19 @@ class ScriptedEngine:
         generated = held.tokens[held.play.scene.prompt :] if held.play else []
         return bytearray(b"".join(self.vocabulary.piece(token) for token in generated))
 
-    def _after(self, held: _Rows) -> "Logits":
-        """The logits of what comes next: the script's token, and nothing else."""
-        play = held.play
-        assert play is not None, "a generation begins before its rows are decoded"
+    def _after(self, sequence: int, play: _Play, said: bytearray) -> "Logits":
+        """The logits of what comes next: the script's token, and nothing else; or the fault that the step says."""
         if play.scene.texts:
-            return self._scored(play, held.said)
-        if not play.data.startswith(held.said):
-            said = bytes(held.said)
-            raise self._mismatch(
-                play, said[: _start_of_difference(said, play.data)], play.data, "the schema forces more"
-            )
-        if len(held.said) >= play.fault_at and play.faulty:
-            self._fail(play)
-        self._wait(play)
-        play.drawn += 1
-        return self._only(self._next(play, len(held.said)), otherwise=-np.inf)
+            return self._scored(play, said)
+        try:
+            if not play.data.startswith(said):
+                agreed = bytes(said[: _start_of_difference(said, play.data)])
+                raise self._mismatch(play, agreed, play.data, "the schema forces more")
+            if len(said) >= play.fault_at and play.faulty:
+                self._fail(sequence, play)
+            return self._only(self._next(play, len(said)), otherwise=-np.inf)
+        except Refused as refusal:
+            raise Failed(sequence, refusal) from None
 
     def _scored(self, play: _Play, said: bytearray) -> "Logits":
         """For ``OneOf``: the chosen text is likely, every other one is not."""
@@ -204,12 +215,14 @@ class ScriptedEngine:
         except UnicodeDecodeError:
             return list(self.vocabulary.guide().tokenize_bytes(data))
 
-    def _wait(self, play: _Play) -> None:
-        first = not play.drawn and not play.scene.resumed
-        if self._interrupted.wait(play.step.delay if first else play.step.per_token_delay):
+    def _wait(self, plays: list[_Play]) -> None:
+        """A batch takes as long as the slowest in it."""
+        if self._interrupted.wait(max(map(_delay, plays), default=0)):
             raise Aborted
+        for play in plays:
+            play.drawn += 1
 
-    def _fail(self, play: _Play) -> None:
+    def _fail(self, sequence: int, play: _Play) -> None:
         match play.step.fault:
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -217,7 +230,7 @@ class ScriptedEngine:
                 # For ever, on purpose: whoever waits for this process must have a deadline.
                 threading.Event().wait()
             case "cut":
-                raise OutOfRoom
+                raise OutOfRoom(sequence)
             case "error":
                 raise Refused("scripted_error", f"{self._where(play)}: the step says `fault: error`.")
 
@@ -231,7 +244,12 @@ class ScriptedEngine:
         return f"{self._script.path}, line {play.step.line}"
 
 
-def _start_of_difference(one: bytes, other: bytes) -> int:
+def _delay(play: _Play) -> float:
+    first = not play.drawn and not play.scene.resumed
+    return 0 if play.scene.texts else play.step.delay if first else play.step.per_token_delay
+
+
+def _start_of_difference(one: bytes | bytearray, other: bytes) -> int:
     return next(
         (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )

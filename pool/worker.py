@@ -1,7 +1,7 @@
 """The worker process: one model, its contexts, and the loop that generates on them.
 
 Two threads: a reader takes requests off the channel, changes contexts and counts their tokens at once, whatever is
-computed meanwhile; the main thread runs the generations, one at a time in the order they came.
+computed meanwhile; the main thread drives the scheduler, which runs several generations side by side.
 """
 
 import os
@@ -13,24 +13,35 @@ from typing import Any
 from aerix.actors import Refused
 from aerix.actors.child import Channel, ChannelClosed, Incoming, IncomingCall, IncomingCancel
 from aerix.actors.log import log
+from aerix.actors.os_linux import be_killed_first
 from aerix.pool import protocol as p
 from aerix.pool.bounds import QUEUE
 from aerix.pool.constraint import check
 from aerix.pool.contexts import Contexts, check_tokens
-from aerix.pool.generation import Bench, Generation, Job, cancelled, start
+from aerix.pool.generation import Bench, Job, cancelled
 from aerix.pool.ladder import LADDER, apply_signal_stack, fail_if_told
-from aerix.pool.rows import Aborted, Engine, OutOfRoom
+from aerix.pool.leash import Door, Leash
+from aerix.pool.rows import Aborted, Engine
+from aerix.pool.scheduler import Ended, Scheduler
 from aerix.pool.scripted import PREFIX, ScriptedEngine
+from aerix.pool.rendering import renderer
+from aerix.pool.tally import Tally
 from aerix.pool.template import Template
 from aerix.pool.workerargs import WorkerArgs
 
 
 def main(channel: Channel, args: dict[str, Any]) -> None:
     """The body of a worker process; ``args`` are WorkerArgs'. Raises Refused where the model cannot be served."""
-    channel.codec = p.CODEC
+    channel.codec = p.WORKER_CODEC
+    be_killed_first()
     settings = WorkerArgs.from_dict(args)
-    engine, note = load(settings)
-    template = Template(engine.vocabulary, settings.template)
+    leash = Leash(channel if settings.leashed else None)
+    door = Door(leash)
+    channel.start_reader(door.take)
+    engine, note = load(settings, leash)
+    template = Template(
+        engine.vocabulary, settings.template, thinking=settings.thinking, make_renderer=renderer
+    )
     facts = engine.facts
     channel.ready(
         {
@@ -39,6 +50,7 @@ def main(channel: Channel, args: dict[str, Any]) -> None:
             "vocab": engine.vocabulary.digest,
             "json": facts.json,
             "threads": facts.threads,
+            "thinking": template.thinking,
             "settings": LADDER[settings.rung].sentence,
             "note": note,
         }
@@ -51,10 +63,12 @@ def main(channel: Channel, args: dict[str, Any]) -> None:
         cells=facts.cells,
         note=note,
     )
-    Worker(channel, engine, template).run()
+    worker = Worker(channel, engine, template, settings.max_batch)
+    door.open(worker.take)
+    worker.run()
 
 
-def load(args: WorkerArgs) -> tuple[Engine, str]:
+def load(args: WorkerArgs, leash: Leash) -> tuple[Engine, str]:
     """The engine on the rung that ``args`` names, tested, and what the test found. Raises Refused."""
     from aerix.pool import selftest
 
@@ -67,8 +81,8 @@ def load(args: WorkerArgs) -> tuple[Engine, str]:
         apply_signal_stack()
     from aerix.pool.engine import LlamaEngine
 
-    engine = LlamaEngine(args, rung)
-    return engine, selftest.run(engine)
+    engine = LlamaEngine(args, rung, leash)
+    return engine, " ".join(filter(None, (engine.note, selftest.run(engine))))
 
 
 def _vocabulary(path: str) -> Any:
@@ -87,22 +101,25 @@ def _set_environment() -> None:
 class Worker:
     """Serves one channel with one engine. ``run`` returns when the owner says stop."""
 
-    def __init__(self, channel: Channel, engine: Engine, template: Template) -> None:
+    def __init__(self, channel: Channel, engine: Engine, template: Template, max_batch: int) -> None:
         self._channel = channel
         self._engine = engine
-        self._bench = Bench(engine)
+        self._scheduler = Scheduler(Bench(engine), max_batch)
+        self._pieces: dict[int, _Pieces] = {}
         self._contexts = Contexts(engine.vocabulary, template)
         self._changed = threading.Condition()
+        self._tally = Tally()
         self._waiting: deque[Job] = deque()
-        self._running: Job | None = None
+        self._running: dict[int, Job] = {}
         self._closed = False
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Generate until the channel closes. What the reader thread dies of is raised here."""
-        self._channel.start_reader(self.take)
-        while (job := self._next()) is not None:
-            self._generate(job)
+        """Generate until the end was taken. What the reader thread dies of is raised here."""
+        while self._wait_for_work():
+            self._begin_some()
+            if self._scheduler.running:
+                self._step()
         if self._failure is not None:
             raise self._failure
 
@@ -132,6 +149,8 @@ class Worker:
             else:
                 self._channel.reply(call, self._contexts.handle(message))
         except Refused as refusal:
+            if isinstance(message, p.Generate):
+                self._tally.refused()
             self._channel.refuse(call, refusal.code, refusal.message)
 
     def _queue(self, call: int, request: p.Generate) -> None:
@@ -151,11 +170,15 @@ class Worker:
             job = next((job for job in self._waiting if job.call == call), None)
             if job is not None:
                 self._waiting.remove(job)
-            elif self._running is not None and self._running.call == call:
-                self._running.cancelled.set()
-                self._engine.interrupt()
+                self._scheduler.forget(job)
+            elif call in self._running:
+                self._running[call].cancelled.set()
+                if self._engine.facts.cuttable:  # the others compute the step that is given up once more
+                    self._engine.interrupt()
         if job is not None:
-            self._channel.reply(call, cancelled(job, self._engine.vocabulary))
+            done = cancelled(job, self._engine)
+            self._tally.done(done)
+            self._channel.reply(call, done)
 
     def _close(self, failure: BaseException | None = None) -> None:
         with self._changed:
@@ -173,60 +196,58 @@ class Worker:
                 cells=facts.cells,
                 vocab=self._engine.vocabulary.digest,
                 json=facts.json,
+                thinking=self._contexts.thinking,
                 contexts=len(self._contexts),
-                running=int(self._running is not None),
+                running=len(self._running),
                 waiting=len(self._waiting),
                 threads=facts.threads,
                 pid=os.getpid(),
+                totals=self._tally.totals,
             )
 
     # --- the main thread ------------------------------------------------------------------------------------------
 
-    def _next(self) -> Job | None:
+    def _wait_for_work(self) -> bool:
+        """Whether there is something to do; False at the end."""
         with self._changed:
-            self._running = None
-            self._changed.wait_for(lambda: self._waiting or self._closed)
-            if self._closed:
-                return None
-            self._running = self._waiting.popleft()
-            return self._running
+            self._changed.wait_for(lambda: self._waiting or self._scheduler.running or self._closed)
+            return not self._closed
 
-    def _generate(self, job: Job) -> None:
-        try:
-            done = self._played(job)
-        except Refused as refusal:
-            self._channel.refuse(job.call, refusal.code, refusal.message)
-        else:
-            self._channel.reply(job.call, done)
+    def _begin_some(self) -> None:
+        """Start whatever may start now."""
+        while (job := self._chosen()) is not None:
+            self._pieces[job.call] = pieces = _Pieces(self._channel, job.call)
+            if (ended := self._scheduler.begin(job, pieces.send)) is not None:
+                self._answer(ended)
 
-    def _played(self, job: Job) -> p.Done:
-        pieces = _Pieces(self._channel, job.call)
-        generation = start(job, self._bench, pieces.send)
-        try:
-            if not generation.open():
-                raise Refused("no_room", "The prompt and its reply do not fit into the member's cells.")
-            while generation.done is None:
-                if job.cancelled.is_set():
-                    generation.end("cancelled")
-                else:
-                    self._step(generation)
-            pieces.flush()
-            return generation.done
-        finally:
-            generation.close()
+    def _chosen(self) -> Job | None:
+        with self._changed:
+            job = self._scheduler.choose(self._waiting)
+            if job is not None:
+                self._waiting.remove(job)
+                self._running[job.call] = job
+            return job
 
-    def _step(self, generation: Generation) -> None:
-        rows = generation.rows(self._engine.facts.batch)
+    def _step(self) -> None:
         self._channel.progress()
         try:
-            logits = self._bench.decode(rows)
+            for ended in self._scheduler.step():
+                self._answer(ended)
         except Aborted:
             if self._closed:
                 raise ChannelClosed("stop") from None
-        except OutOfRoom:
-            generation.end("length")
+
+    def _answer(self, ended: Ended) -> None:
+        call = ended.job.call
+        with self._changed:
+            del self._running[call]
+        self._pieces.pop(call).flush()
+        if isinstance(ended.outcome, Refused):
+            self._tally.refused()
+            self._channel.refuse(call, ended.outcome.code, ended.outcome.message)
         else:
-            generation.take(rows, logits)
+            self._tally.done(ended.outcome)
+            self._channel.reply(call, ended.outcome)
 
 
 class _Pieces:
@@ -242,6 +263,8 @@ class _Pieces:
         if not isinstance(piece, p.Token):
             self._channel.offer(self._call, piece)
             return
+        if self._kept is not None and self._kept.thinking != piece.thinking:
+            self.flush()
         if self._kept is not None:
             piece = replace(
                 piece, tokens=[*self._kept.tokens, *piece.tokens], data=self._kept.data + piece.data
@@ -252,3 +275,4 @@ class _Pieces:
         """Send what was kept, before the last word."""
         if self._kept is not None:
             self._channel.offer(self._call, self._kept, last=True)
+            self._kept = None

@@ -7,7 +7,7 @@ from typing import Any
 from aerix.pool import protocol as p
 from aerix.pool.contexts import Contexts
 from aerix.pool.generation import Bench, Generation, Job, start
-from aerix.pool.rows import Engine, OutOfRoom
+from aerix.pool.rows import Engine, Failed, OutOfRoom
 from aerix.pool.scripted import ScriptedEngine
 from aerix.pool.template import Template
 from aerix.pool.workerargs import WorkerArgs
@@ -20,9 +20,9 @@ def no_model(path: str) -> Any:
 class Desk:
     """An engine, its contexts and its shelf; generations are driven to their end here, without a process."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, thinking: int = 0) -> None:
         self.engine = engine
-        self.contexts = Contexts(engine.vocabulary, Template(engine.vocabulary))
+        self.contexts = Contexts(engine.vocabulary, Template(engine.vocabulary, thinking=thinking))
         self.bench = Bench(engine)
         self.pieces: list[Any] = []
         self.batches: list[int] = []
@@ -55,6 +55,8 @@ class Desk:
             generation.take(rows, self.bench.decode(rows))
         except OutOfRoom:
             generation.end("length")
+        except Failed as failed:
+            raise failed.why from None
 
     def generate(self, max_tokens: int = 200, **fields: Any) -> p.Done:
         generation = self.open(max_tokens, **fields)
@@ -85,4 +87,4 @@ class Scripts:
         return ScriptedEngine(WorkerArgs(f"scripted:{self.write(*lines)}", **args), no_model)
 
     def desk(self, *lines: dict[str, Any] | str, **args: Any) -> Desk:
-        return Desk(self.engine(*lines, **args))
+        return Desk(self.engine(*lines, **args), args.get("thinking", 0))

@@ -43,6 +43,7 @@ def test_a_worker_says_what_it_serves_and_generates(play: Any) -> None:
             "vocab": "bytes",
             "json": True,
             "threads": 1,
+            "thinking": 0,
             "settings": "",
             "note": "",
         }
@@ -92,7 +93,7 @@ def test_a_client_that_does_not_listen_holds_up_nobody_and_misses_nothing(play: 
 
 @pytest.mark.rule("scheduler.queue-order")
 def test_generations_wait_in_order_and_a_waiting_one_is_cancelled_at_once(play: Any) -> None:
-    with play({"match": "first", **LONG}, {"text": "b"}) as owner:
+    with play({"match": "first", **LONG}, {"text": "b"}, max_batch=1) as owner:
         blocked = owner.create(p.Segment("u1", "user", "first"))
         others = [owner.create(HI) for _ in range(3)]
         first = generate(owner, blocked)
@@ -162,7 +163,7 @@ def test_a_step_that_dies_takes_the_worker_with_it_and_goes_on_in_the_next_one(p
 
 @pytest.mark.rule("scripted.faults")
 def test_a_step_that_hangs_stops_its_generation_and_not_the_process(play: Any) -> None:
-    with play({"text": "abc", "fault": "hang"}) as owner:
+    with play({"text": "abc", "fault": "hang"}, max_batch=1) as owner:
         context = owner.create(HI)
         running = generate(owner, context)
         running.until(lambda pieces: len(pieces) == 3)
@@ -261,12 +262,18 @@ class Broken(Channel):
         raise self._error
 
 
+def serve(channel: Channel, engine: Any, template: Template) -> None:
+    served = under_test.Worker(channel, engine, template, 4)
+    channel.start_reader(served.take)
+    served.run()
+
+
 def test_what_the_reader_thread_dies_of_ends_the_worker(scripts: Scripts) -> None:
     engine = scripts.engine({})
     template = Template(engine.vocabulary)
     with pytest.raises(ZeroDivisionError):
-        under_test.Worker(Broken(ZeroDivisionError()), engine, template).run()
-    under_test.Worker(Broken(ChannelClosed()), engine, template).run()
+        serve(Broken(ZeroDivisionError()), engine, template)
+    serve(Broken(ChannelClosed()), engine, template)
 
 
 def test_the_arguments_survive_the_way_into_the_process() -> None:
