@@ -1,6 +1,7 @@
 """What the actors of these tests run and say: messages, plain actors, and the bodies of child processes."""
 
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 
 from aerix.actors import Actor, Call, Exit, Piece, Ref, Refused, Reply, on, start
 from aerix.actors.child import Channel, ChannelClosed, IncomingCall, IncomingCancel
-from aerix.actors.wire import Codec
+from aerix.actors.wire import Codec, pack
 
 PATIENCE = 30.0
 """Seconds after which a test gives up; nothing waits for them to pass."""
@@ -96,6 +97,25 @@ def leave(channel: Channel, call: int, arg: str) -> None:
     os._exit(int(arg))
 
 
+def die(channel: Channel, call: int, arg: str) -> None:
+    """Die of a signal, and leave no core behind."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), int(arg))
+    threading.Event().wait()
+
+
+def dribble(channel: Channel, call: int, arg: str) -> None:
+    """An answer that comes byte by byte."""
+    for byte in pack({"t": "reply", "id": call, "m": CODEC.encode(Echo(arg))}):
+        os.write(channel.fileno(), bytes([byte]))
+
+
+def cut(channel: Channel, call: int, arg: str) -> None:
+    """The first bytes of an answer, and death."""
+    os.write(channel.fileno(), pack({"t": "reply", "id": call, "m": CODEC.encode(Echo("x"))})[: int(arg)])
+    os._exit(9)
+
+
 def hang(channel: Channel, call: int, arg: str) -> None:
     """Never read again: what the owner sends fills the socket."""
     channel.piece(call, Echo("begun"))
@@ -138,7 +158,7 @@ def grandchild(channel: Channel, call: int, arg: str) -> None:
 
 
 DEEDS = {
-    "refuse": refuse, "until_cancelled": until_cancelled, "crash": crash, "leave": leave, "hang": hang,
+    "refuse": refuse, "until_cancelled": until_cancelled, "crash": crash, "leave": leave, "die": die, "dribble": dribble, "cut": cut, "hang": hang,
     "garbage": garbage, "half_a_frame": half_a_frame, "last_reply": last_reply, "mute": mute, "too_much": too_much,
     "grandchild": grandchild,
 }  # fmt: skip
