@@ -4,7 +4,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from aerix.pool.template import CHATML
+from aerix.pool.builtin import CHATML, CHATML_THINKING
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -21,9 +21,13 @@ class ByteVocabulary:
     digest = "bytes"
     bos: int | None = None
     ends: tuple[int, ...] = (257,)
-    chat_template: str | None = CHATML
+    architecture = ""
     bos_text = ""
     eos_text = _END.decode()
+
+    def __init__(self, *, thinks: bool = False) -> None:
+        """``thinks``: its template opens a thinking stretch."""
+        self.chat_template: str | None = CHATML_THINKING if thinks else CHATML
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """See Vocabulary."""

@@ -13,6 +13,7 @@ from aerix.pool import protocol as p
 from aerix.pool.bounds import CONTEXTS, SEGMENTS
 from aerix.pool.rows import Vocabulary
 from aerix.pool.template import Template
+from aerix.pool.thinking import Opening, Thinking
 
 
 @dataclass(slots=True)
@@ -39,7 +40,9 @@ class Prompt:
 
     segments: tuple[p.Segment, ...]
     tokens: tuple[int, ...]
-    """With the opening of the model's turn."""
+    """With the opening of the model's turn, where the answer follows at once."""
+    thinking: Thinking | None = None
+    """The same with the opening of a thinking stretch, for a model that thinks first."""
 
 
 class Contexts:
@@ -49,6 +52,11 @@ class Contexts:
         self._vocabulary = vocabulary
         self._template = template
         self._contexts: dict[str, Context] = {}
+
+    @property
+    def thinking(self) -> int:
+        """Tokens that the model may think with before a turn."""
+        return self._template.thinking
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -80,10 +88,27 @@ class Contexts:
         context = self._find(name)
         if not context.segments:
             raise Refused("empty_context", "The context has no segment: there is nothing to answer to.")
-        opening = self._template.turn(context.roles)
-        return Prompt(tuple(context.segments), (*context.flat(), *opening))
+        opening, tokens = self._template.opening(context.roles), context.flat()
+        return Prompt(
+            tuple(context.segments),
+            (*tokens, *self._template.tokens(opening.answer)),
+            self._thinking(tokens, opening),
+        )
 
     # --- private --------------------------------------------------------------------------------------------------
+
+    def _thinking(self, tokens: list[int], opening: Opening) -> Thinking | None:
+        if opening.closing is None:
+            return None
+        closing, ids = opening.closing, self._template.tokens
+        return Thinking(
+            (*tokens, *ids(opening.thought)),
+            closing.mark,
+            ids(closing.mark),
+            ids(closing.after) if closing.after else (),
+            ids(closing.forced),
+            self._template.thinking,
+        )
 
     def _find(self, name: str) -> Context:
         context = self._contexts.get(name)
@@ -142,8 +167,13 @@ class Contexts:
 
     def _state(self, id: int, context: Context) -> p.ContextState:  # noqa: A002 - the field's name
         counts = [p.SegmentCount(s.id, len(t)) for s, t in zip(context.segments, context.tokens, strict=True)]
-        opening = len(self._template.turn(context.roles)) if context.segments else 0
-        return p.ContextState(id, context.id, counts, sum(c.tokens for c in counts), opening)
+        opening = self._template.opening(context.roles) if context.segments else None
+        return p.ContextState(id, context.id, counts, sum(c.tokens for c in counts), self._length(opening))
+
+    def _length(self, opening: Opening | None) -> int:
+        """Tokens of the opening of the model's turn, at most."""
+        openings = () if opening is None else (opening.answer, opening.thought)
+        return max((len(self._template.tokens(text)) for text in openings), default=0)
 
 
 def check_tokens(tokens: list[int], vocabulary: Vocabulary) -> None:

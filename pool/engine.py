@@ -6,8 +6,12 @@ Facts and traps: spec/engine-facts.md. Everything here runs in a worker process,
 import ctypes
 import hashlib
 import os
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -16,8 +20,11 @@ import numpy as np
 from aerix.actors import Refused
 from aerix.actors.log import log
 from aerix.pool.bounds import BATCH, SEQUENCES
+from aerix.pool.fit import KV_BYTES, Plan, cells_for, is_known, memory_limit, plan, windows
+from aerix.pool.header import read_header
 from aerix.pool.ladder import Rung
 from aerix.pool.leash import Leash
+from aerix.pool.models import parts
 from aerix.pool.rows import Aborted, EngineFacts, EngineFailed, OutOfRoom, Row, Scene
 from aerix.pool.workerargs import WorkerArgs
 
@@ -28,12 +35,13 @@ if TYPE_CHECKING:
 
 _NEUTRAL = "\x01"
 _SMALL_BATCH = 32
-_WINDOWS = (32768, 16384, 8192)
-_ROUND = 256
 _WARNING = 3
 _ERROR = 4
 _PIECE_BYTES = 4096
 _DECODED, _NO_SLOT, _ABORTED = 0, 1, 2
+_GPU = 1
+_KV_TYPES: dict[str, int] = {kind: getattr(llama_cpp, f"GGML_TYPE_{kind.upper()}") for kind in KV_BYTES}
+_STRIPS_LEFT, _STRIPS_RIGHT = llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP, llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP
 
 
 # --- the vocabulary -----------------------------------------------------------------------------------------------
@@ -55,18 +63,21 @@ class LlamaVocabulary:
             self._written[t].decode("utf-8", "replace") if t >= 0 else "" for t in (bos, eos)
         )
         self.chat_template = model.chat_template
+        self.architecture = model.meta("general.architecture")
         self._entries = [b"\xff" * self._is_markup(t) + text for t, text in enumerate(self._written)]
         self.digest = hashlib.sha256(
             b"".join(len(e).to_bytes(4, "big") + e for e in self._entries)
         ).hexdigest()
+        self._special = frozenset(t for t in range(self.size) if self._entries[t][:1] == b"\xff") | {
+            *self.ends
+        }
         self._neutral = self._find_neutral()
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """The text's ids. Where the vocabulary puts a space before a text, it is put before a neutral character."""
-        tokens = self._tokenize((_NEUTRAL + text if self._neutral else text), special=special)
-        lead = len(self._neutral)
-        assert tokens[:lead] == self._neutral, "the neutral character merged with the text"
-        return tokens[lead:]
+        """The text's ids. ``special`` tokens are made where their names are asked for, and nowhere else."""
+        if not special:
+            return self._text(text)
+        return self._markup(text) if self._neutral else self._tokenize(text, special=True)
 
     def piece(self, token: int) -> bytes:
         """A token's bytes; none for a control token."""
@@ -94,10 +105,64 @@ class LlamaVocabulary:
     def _is_markup(self, token: int) -> bool:
         """Whether an entry is no text: the matcher wants 0xff before those."""
         text = self._written[token]
-        if self._control[token] or not (text.startswith(b"<") and text.endswith(b">")):
+        if self._control[token] or text[:1] + text[-1:] not in (b"<>", b"[]"):
             return self._control[token]
-        attributes = llama_cpp.llama_vocab_get_attr(self._vocab, token)
-        return bool(attributes & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        return bool(self._attributes(token) & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
+
+    def _attributes(self, token: int) -> int:
+        return int(llama_cpp.llama_vocab_get_attr(self._vocab, token))
+
+    def _text(self, text: str) -> list[int]:
+        """The ids of a text that names no special token. llama.cpp makes some of them all the same: a name that it
+        does so with is cut behind its first character.
+        """
+        tokens = self._behind_neutral(text)
+        made = self._special.intersection(tokens)
+        if not made:
+            return tokens
+        names = "|".join(re.escape(self._written[t].decode("utf-8", "replace")) for t in made)
+        cuts = [0, *(found.start() + 1 for found in re.finditer(names, text)), len(text)]
+        parts = [text[start:end] for start, end in pairwise(cuts)]
+        if text in parts:
+            return [token for token in tokens if token not in made]
+        return [token for part in parts for token in self._text(part)]
+
+    def _behind_neutral(self, text: str) -> list[int]:
+        """Where the vocabulary puts a space before a text, it is put before a neutral character."""
+        if not text:
+            return []
+        tokens = self._tokenize(_NEUTRAL + text if self._neutral else text, special=False)
+        lead = len(self._neutral)
+        assert tokens[:lead] == self._neutral, "the neutral character merged with the text"
+        return tokens[lead:]
+
+    def _markup(self, text: str) -> list[int]:
+        """A template's piece, cut at the special tokens: llama.cpp would put a space behind each of them."""
+        tokens: list[int] = []
+        end = 0
+        for found in self._names.finditer(text):
+            token = self._by_name[found[0]]
+            between = text[end : found.start()]
+            tokens += self._behind_neutral(
+                between.rstrip() if self._attributes(token) & _STRIPS_LEFT else between
+            )
+            tokens.append(token)
+            end = found.end()
+            if self._attributes(token) & _STRIPS_RIGHT:
+                end += len(text[end:]) - len(text[end:].lstrip())
+        return tokens + self._behind_neutral(text[end:])
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        kinds = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        named = (t for t in range(self.size) if self._written[t] and self._attributes(t) & kinds)
+        return {self._written[t].decode("utf-8", "replace"): t for t in named}
+
+    @cached_property
+    def _names(self) -> re.Pattern[str]:
+        """The longest name goes first, as in llama.cpp."""
+        names = sorted(self._by_name, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
     def _find_neutral(self) -> list[int]:
         plain = self._tokenize("a", special=False)
@@ -128,12 +193,15 @@ class LlamaVocabulary:
 class _Model:
     """An open model file. Freed by ``close``."""
 
-    def __init__(self, path: str, *, plain_weights: bool = False, vocab_only: bool = False) -> None:
+    def __init__(
+        self, path: str, *, plain_weights: bool = False, vocab_only: bool = False, gpu_layers: int = 0
+    ) -> None:
         _LOG.install()
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         params.vocab_only = vocab_only
         params.use_extra_bufts = not plain_weights
+        params.n_gpu_layers = gpu_layers
         self.pointer = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not self.pointer:
             raise Refused("load_failed", f"llama.cpp cannot load {path}: {_LOG.last or 'it gives no reason'}")
@@ -142,16 +210,6 @@ class _Model:
     def chat_template(self) -> str | None:
         text = llama_cpp.llama_model_chat_template(self.pointer, None)
         return text.decode("utf-8", "replace") if text else None
-
-    @property
-    def row_bytes(self) -> int:
-        """What one row takes in the cache: keys and values of every layer, two bytes a number."""
-        layers: int = llama_cpp.llama_model_n_layer(self.pointer)
-        heads: int = llama_cpp.llama_model_n_head_kv(self.pointer)
-        plain: int = llama_cpp.llama_model_n_embd(self.pointer) // llama_cpp.llama_model_n_head(self.pointer)
-        arch = self.meta("general.architecture")
-        key, value = (int(self.meta(f"{arch}.attention.{x}_length") or plain) for x in ("key", "value"))
-        return 2 * layers * heads * (key + value)
 
     def meta(self, key: str) -> str:
         """A value of the file's header; empty where it has none."""
@@ -200,12 +258,15 @@ class LlamaEngine:
     def __init__(self, args: WorkerArgs, rung: Rung, leash: Leash | None = None) -> None:
         """``leash`` says when to compute, and with how many threads."""
         self._leash = leash or Leash()
-        self._model = _Model(args.model, plain_weights=rung.plain_weights)
+        planned = _plan(args, rung)
+        layers = planned.gpu_layers if planned is not None else max(args.gpu_layers, 0)
+        self.note = f"{layers} layers on the GPU." if layers else ""
+        self._model = _Model(args.model, plain_weights=rung.plain_weights, gpu_layers=layers)
         self._abort = ctypes.create_string_buffer(2)
         self.vocabulary = LlamaVocabulary(self._model)
         threads = 1 if rung.one_thread else args.threads or len(os.sched_getaffinity(0))
         batch = _SMALL_BATCH if rung.small_batch else args.batch or BATCH.count
-        self._context, window = self._open(args, threads, batch)
+        self._context, window = self._open(args, planned, threads, batch)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = llama_cpp.llama_batch_init(batch, 0, 1)
         self.facts = EngineFacts(
@@ -269,23 +330,27 @@ class LlamaEngine:
 
     # --- private --------------------------------------------------------------------------------------------------
 
-    def _open(self, args: WorkerArgs, threads: int, batch: int) -> tuple[int, int]:
-        """The context, with the largest window that fits, and that window."""
-        row_bytes, trained = self._model.row_bytes, llama_cpp.llama_model_n_ctx_train(self._model.pointer)
-        for window, cells in fitting(args, trained, row_bytes):
-            params = self._params(cells, threads, batch)
+    def _open(self, args: WorkerArgs, planned: Plan | None, threads: int, batch: int) -> tuple[int, int]:
+        """The context as planned, or the largest that the system gives where the file does not tell; and its window."""
+        trained = llama_cpp.llama_model_n_ctx_train(self._model.pointer)
+        shapes = [(planned.window, planned.cells)] if planned is not None else untold(args, trained)
+        for window, cells in shapes:
+            params = self._params(args, cells, threads, batch)
             context = llama_cpp.llama_init_from_model(self._model.pointer, params)
             if context:
                 return context, min(window, llama_cpp.llama_n_ctx_seq(context))
         raise Refused(
             "no_memory",
-            f"{args.model} has no room: a row takes {row_bytes:,} bytes, and {args.memory:,} bytes are allowed "
-            f"(0: what the system gives). Set a smaller `window` for this model, or unload another one.",
+            f"{args.model} has no room for {shapes[-1][1]:,} cells: {_LOG.last or 'llama.cpp gives no reason'}. Set a "
+            "smaller `window` for this model, or unload another one.",
         )
 
-    def _params(self, cells: int, threads: int, batch: int) -> llama_cpp.llama_context_params:
+    def _params(
+        self, args: WorkerArgs, cells: int, threads: int, batch: int
+    ) -> llama_cpp.llama_context_params:
         params: llama_cpp.llama_context_params = llama_cpp.llama_context_default_params()
         params.n_ctx = cells
+        params.type_k = params.type_v = _KV_TYPES[args.kv_type]
         params.n_batch = params.n_ubatch = batch
         params.n_seq_max = SEQUENCES.count
         params.n_threads = params.n_threads_batch = threads
@@ -319,16 +384,38 @@ class LlamaEngine:
         return logits
 
 
-def fitting(args: WorkerArgs, trained: int, row_bytes: int) -> list[tuple[int, int]]:
-    """The pairs of window and cells to try, largest first (DESIGN section 4, Load)."""
-    usual = [window for window in _WINDOWS if window <= trained] or [trained]
-    windows = [args.window] if args.window else usual
-    room = args.memory // row_bytes if args.memory else None
-    pairs = []
-    for window in windows:
-        cells = args.cells or window + (args.max_batch - 1) * (window // 4 + 1024)
-        if room is not None and cells > room:
-            cells = room // _ROUND * _ROUND
-        if cells >= (window if not args.cells else 1):
-            pairs.append((min(window, cells), cells))
-    return pairs
+def untold(args: WorkerArgs, trained: int) -> list[tuple[int, int]]:
+    """The windows and cells to try for a model whose file does not tell what they take, largest first."""
+    tried = [args.window] if args.window else windows(trained)
+    cells = [args.cells or cells_for(window, args.max_batch) for window in tried]
+    return [(min(window, count), count) for window, count in zip(tried, cells, strict=True)]
+
+
+def _plan(args: WorkerArgs, rung: Rung) -> Plan | None:
+    """How the model is loaded into the room there is; None where its file does not tell. Raises Refused ``no_memory``."""
+    path = Path(args.model)
+    header = read_header(path)
+    if not is_known(header):
+        return None
+    weights = sum(part.stat().st_size for part in parts(path))
+    if args.gpu_layers > 0:
+        args = replace(args, gpu_layers=int(args.gpu_layers * rung.gpu_share))
+    gpu = int(_gpu_memory() * rung.gpu_share)
+    return plan(path.name, header, weights, args, args.room or memory_limit(), gpu)
+
+
+def _gpu_memory() -> int:
+    """Bytes that the machine's GPUs have free; those that share its own memory do not count."""
+    if not llama_cpp.llama_supports_gpu_offload():
+        return 0
+    library: Any = llama_cpp.llama_cpp._lib  # noqa: SLF001  # ggml's functions come with it, and have no binding
+    library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    library.ggml_backend_dev_get.restype = ctypes.c_void_p
+    free, whole = ctypes.c_size_t(), ctypes.c_size_t()
+    total = 0
+    for index in range(library.ggml_backend_dev_count()):
+        device = ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(index)))
+        if library.ggml_backend_dev_type(device) == _GPU:
+            library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(whole))
+            total += free.value
+    return total

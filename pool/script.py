@@ -19,11 +19,18 @@ _Keys = dict[str, tuple[type, ...]]
 Fault = Literal["die", "hang", "cut", "error"]
 
 _FAULTS = ("die", "hang", "cut", "error")
-_HEADER: _Keys = {"window": (int,), "tokenizer": (str,), "json": (bool,)}
+_HEADER: _Keys = {
+    "window": (int,),
+    "tokenizer": (str,),
+    "json": (bool,),
+    "scores": (bool,),
+    "thinks": (bool,),
+}
 _STEP: _Keys = {
     "match": (str,),
     "turn": (dict,),
     "text": (str,),
+    "thinking": (str,),
     "delay": (int, float),
     "per_token_delay": (int, float),
     "fault": (str,),
@@ -40,6 +47,10 @@ class Header:
     """``bytes``, or a model file whose vocabulary is used: a path, relative to the script."""
     json: bool = True
     """Whether the member can be held to a schema."""
+    scores: bool = True
+    """Whether it scores the texts of a choice; else it answers a choice by a step, in its own words."""
+    thinks: bool = False
+    """Whether it thinks before each turn: then its template is a ChatML that opens a thinking stretch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,8 @@ class Step:
     delay: float
     per_token_delay: float
     fault: Fault | None
+    thinking: str = ""
+    """What is thought before it is said, by a script that thinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +178,14 @@ def _step(path: Path, number: int, line: dict[str, Any]) -> Step:
         json.dumps(line["turn"], ensure_ascii=False, separators=(",", ":")) if whole else line.get("text", "")
     )
     return Step(
-        number, line.get("match"), text, whole, line.get("delay", 0), line.get("per_token_delay", 0), fault
+        number,
+        line.get("match"),
+        text,
+        whole,
+        line.get("delay", 0),
+        line.get("per_token_delay", 0),
+        fault,
+        line.get("thinking", ""),
     )
 
 

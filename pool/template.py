@@ -7,29 +7,21 @@ What the template puts there is a function of the roles: of the system segments 
 same at any length of a conversation, and is the same whether the segments came one by one or all at once.
 """
 
-import datetime as dt
-import json
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
-
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from aerix.actors import Refused
+from aerix.pool.builtin import template_source
 from aerix.pool.protocol import Role
+from aerix.pool.rendering import Jinja, MakeRenderer, Render, refused
 from aerix.pool.rows import Vocabulary
+from aerix.pool.thinking import Opening, opening, without_stretch
 
-CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+_SAMPLES: tuple[tuple[Role, ...], ...] = (
+    ("system", "user", "user", "assistant", "user"),
+    ("user", "assistant", "user", "user", "assistant", "user"),
 )
-"""The built-in template, for vocabularies that have its two control tokens."""
-
-_DAY = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
-_SAMPLE: tuple[Role, ...] = ("system", "user", "user", "assistant", "user")
+"""What a conversation may look like."""
 _JOIN = "\n\n"
 _CACHE = 4096
 _RECENT = 6
@@ -40,28 +32,41 @@ Roles = tuple[Role, ...]
 class Template:
     """One model's chat template. Raises Refused ``no_template`` or ``bad_template`` where there is none that works."""
 
-    def __init__(self, vocabulary: Vocabulary, override: str = "") -> None:
-        source = _source(vocabulary, override)
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        override: str = "",
+        *,
+        thinking: int = 0,
+        make_renderer: MakeRenderer = Jinja,
+    ) -> None:
+        """``override`` is the name of a built-in template or a source; ``thinking`` tokens may come before a turn."""
+        source = template_source(vocabulary, override)
         self._vocabulary = vocabulary
         self._bos = vocabulary.bos
-        try:
-            self._jinja = _environment(vocabulary).from_string(source)
-        except jinja2.TemplateError as error:
-            raise _bad(error) from None
-        self._fold_system, self._merge = self._way()
+        self._render = make_renderer(source, vocabulary.bos_text, vocabulary.eos_text)
+        self._thinks = False
+        self.join_turns = False
+        self.fold_system, self.merge = self._way()
+        """Whether system texts go into the user's message, and neighbours of one role are merged: it demands it."""
+        self.join_turns = self.merge or not self._tells_turns_apart()
+        """Whether at least neighbouring turns of the model are one message."""
         self.tokens: Callable[[str], tuple[int, ...]] = lru_cache(_CACHE)(self._tokens)
         self.before: Callable[[Roles], str] = lru_cache(_CACHE)(self._before)
-        self.opening: Callable[[Roles], str] = lru_cache(_CACHE)(self._opening)
+        self._opened: Callable[[Roles], Opening] = lru_cache(_CACHE)(self._opening)
+        self._thinks = thinking > 0 and bool(self._opening(("user",), thinks=True).thought)
+        self.thinking = thinking if self._thinks else 0
+        """Tokens that the model may think with before a turn; 0: it does not."""
 
     def segment(self, earlier: Roles, role: Role) -> tuple[int, ...]:
         """The tokens that stand before a new segment's text: the end of the last one, and its own role marker."""
         if role == "assistant" and earlier:
-            return self.turn(earlier)
+            return self.tokens(self.opening(earlier).kept)
         return self._begin(earlier, self.tokens(self.before(recent((*earlier, role)))))
 
-    def turn(self, roles: Roles) -> tuple[int, ...]:
-        """The tokens that open the model's turn after all the segments."""
-        return self.tokens(self.opening(recent(roles)))
+    def opening(self, roles: Roles) -> Opening:
+        """How the model's turn is opened after all the segments."""
+        return self._opened(recent(roles))
 
     # --- private --------------------------------------------------------------------------------------------------
 
@@ -77,33 +82,51 @@ class Template:
     def _before(self, roles: Roles) -> str:
         """What stands before the last of the texts. Some templates write a system text only with a user's."""
         rendered = (*roles, "user") if roles[-1] == "system" else roles
-        return self._pieces(rendered, turn=False, fold=self._fold_system, merge=self._merge)[len(roles) - 1]
+        return self._pieces(rendered, thinks=self._thinks)[len(roles) - 1]
 
-    def _opening(self, roles: Roles) -> str:
-        return self._pieces(roles, turn=True, fold=self._fold_system, merge=self._merge)[-1]
+    def _opening(self, roles: Roles, *, thinks: bool | None = None) -> Opening:
+        """Without thinking, what was sent stays: ``kept`` is ``answer``."""
+        thinks = self._thinks if thinks is None else thinks
+        if self.join_turns and roles[-1] == "assistant":
+            return Opening(_JOIN, _JOIN)
+        off = self._pieces(roles, turn=True)[-1]
+        on = self._pieces(roles, turn=True, thinks=True)[-1]
+        found = opening(off, on, self._history(roles, thinks=thinks) or off)
+        return found if thinks else Opening(found.answer, found.answer)
+
+    def _tells_turns_apart(self) -> bool:
+        """Whether a turn behind another is written behind its role's marker."""
+        earlier: Roles = ("user", "assistant")
+        try:
+            found = self._opening(earlier, thinks=False).answer
+        except Refused:
+            return False
+        return without_stretch(found) == without_stretch(self._history(earlier, thinks=False))
+
+    def _history(self, roles: Roles, *, thinks: bool) -> str:
+        """What stands before an answer that another user's text follows; nothing where the template refuses it."""
+        try:
+            return self._pieces((*roles, "assistant", "user"), thinks=thinks)[len(roles)]
+        except Refused:
+            return ""
 
     def _way(self) -> tuple[bool, bool]:
-        """Whether system texts must go into the user's message, and whether neighbours of one role must be merged."""
         failure: Exception | None = None
         for way in ((False, False), (False, True), (True, False), (True, True)):
+            self.fold_system, self.merge = way
             try:
-                self._pieces(_SAMPLE, turn=True, fold=way[0], merge=way[1])
+                for roles in _SAMPLES:
+                    self._pieces(roles, turn=True)
             except Refused as error:
                 failure = failure or error
             else:
                 return way
         raise failure or AssertionError("a failure is why no way was found")
 
-    def _pieces(self, roles: Roles, *, turn: bool, fold: bool, merge: bool) -> list[str]:
+    def _pieces(self, roles: Roles, *, turn: bool = False, thinks: bool = False) -> list[str]:
         """The template's own text before, between and after the segments' texts."""
-        messages = _messages(roles, fold=fold, merge=merge)
-        try:
-            text = self._jinja.render(messages=messages, add_generation_prompt=turn)
-        except jinja2.TemplateError as error:
-            raise _bad(error) from None
-        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise _bad(error) from None
-        return _cut(text, len(roles))
+        messages = _messages(roles, fold=self.fold_system, merge=self.merge, join_turns=self.join_turns)
+        return _cut(self._render(Render(messages, turn, thinks)), len(roles))
 
 
 def recent(roles: Roles) -> Roles:
@@ -115,29 +138,15 @@ def recent(roles: Roles) -> Roles:
     return roles
 
 
-def _source(vocabulary: Vocabulary, override: str) -> str:
-    if override and override != "chatml":
-        return override
-    if not override and vocabulary.chat_template:
-        return vocabulary.chat_template
-    if all(len(vocabulary.tokenize(mark, special=True)) == 1 for mark in ("<|im_start|>", "<|im_end|>")):
-        return CHATML
-    raise Refused(
-        "no_template",
-        "The model's file has no chat template, and the built-in ChatML needs tokens it does not have. "
-        'Set `template` under [models."REF"] to a template file.',
-    )
-
-
-def _messages(roles: Roles, *, fold: bool, merge: bool) -> list[dict[str, str]]:
+def _messages(roles: Roles, *, fold: bool, merge: bool, join_turns: bool) -> list[dict[str, str]]:
     """One message a segment: the leading system ones as one, the others as the template demands it."""
     messages: list[dict[str, str]] = []
     for number, role in enumerate(roles):
         text = _stand_in(number)
         last = messages[-1]["role"] if messages else ""
         shown = "user" if fold and role == "system" else role
-        joins = shown == last and (merge or role == "system" or (fold and roles[number - 1] == "system"))
-        if joins:
+        demanded = merge or role == "system" or (join_turns and role == "assistant")
+        if shown == last and (demanded or (fold and roles[number - 1] == "system")):
             messages[-1]["content"] += _JOIN + text
         else:
             messages.append({"role": shown, "content": text})
@@ -154,42 +163,8 @@ def _cut(text: str, count: int) -> list[str]:
     for number in range(count):
         piece, found, text = text.partition(_stand_in(number))
         if not found or "\ue000" in piece:
-            raise _bad("it leaves a message out, or changes their order")
+            raise refused("it leaves a message out, or changes their order")
         pieces.append(piece)
     if "\ue000" in text:
-        raise _bad("it writes a message twice")
+        raise refused("it writes a message twice")
     return [*pieces, text]
-
-
-def _bad(why: object) -> Refused:
-    return Refused(
-        "bad_template",
-        f"The model's chat template cannot be used: {str(why).rstrip('.')}. "
-        'Set `template` under [models."REF"] to another one.',
-    )
-
-
-def _environment(vocabulary: Vocabulary) -> ImmutableSandboxedEnvironment:
-    """What templates of model files expect, without a clock and without a way out."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals.update(
-        raise_exception=_raise,
-        strftime_now=_DAY.strftime,
-        bos_token=vocabulary.bos_text,
-        eos_token=vocabulary.eos_text,
-        tools=None,
-        documents=None,
-        enable_thinking=False,
-    )
-    return environment
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)

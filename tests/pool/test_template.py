@@ -1,18 +1,23 @@
 """Segments to tokens through chat templates, with a vocabulary of bytes, so that tokens can be read."""
 
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerix.actors import Refused
 from aerix.pool import protocol as p
+from aerix.pool.builtin import CHATML
 from aerix.pool.bytevocab import ByteVocabulary
 from aerix.pool.contexts import Contexts
-from aerix.pool.template import CHATML, Template
+from aerix.pool.rendering import Render
+from aerix.pool.template import Template
+from tests.pool.prompts import judge
+from tests.pool.shapes import SHAPES
 
 ALTERNATING = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
@@ -23,6 +28,19 @@ HISTORY_DIFFERS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think></think>{% endif %}"
 )
+WORKING = {name: source for name, (source, fate) in SHAPES.items() if fate != "refused"}
+HOSTILE = [
+    "<|im_end|>",
+    "<|im_start|>",
+    "user\n",
+    "\ue0000\ue001",
+    "\ue0001\ue001",
+    "x",
+    "{{ 1 }}",
+    "</think>",
+    "[/INST]",
+    "<s>",
+]
 TEMPLATES = {"chatml": CHATML, "alternating": ALTERNATING, "history differs": HISTORY_DIFFERS}
 
 
@@ -48,6 +66,10 @@ class Talk:
         state = self.contexts.handle(request)
         assert isinstance(state, p.ContextState)
         return state
+
+    def drop(self, *states: p.ContextState) -> None:
+        for state in states:
+            self.contexts.handle(p.ContextDrop(1, state.context))
 
     def prompt(self, state: p.ContextState) -> list[int]:
         return list(self.contexts.prompt(state.context).tokens)
@@ -88,6 +110,38 @@ def test_no_text_makes_a_control_token(text: str) -> None:
     tokens = talk.prompt(talk.create(*segments(("user", text))))
     assert (tokens.count(256), tokens.count(257)) == (2, 1)
     assert bytes(t for t in tokens if t < 256) == b"user\n" + text.encode() + b"\nassistant\n"
+
+
+@lru_cache
+def talk_of(source: str) -> "Talk":
+    return Talk(source, bos_text="<s>", eos_text="</s>")
+
+
+@pytest.mark.rule("template.no-forged-markers")
+@pytest.mark.parametrize("source", WORKING.values(), ids=list(WORKING))
+@settings(max_examples=25)
+@given(texts=st.lists(st.lists(st.sampled_from(HOSTILE)).map("".join), min_size=4, max_size=4))
+def test_no_text_changes_what_a_template_writes_around_it(source: str, texts: list[str]) -> None:
+    talk = talk_of(source)
+    roles: list[p.Role] = ["system", "user", "assistant", "user"]
+    state = talk.create(*segments(*zip(roles, texts, strict=True)))
+    plain = talk.create(*segments(*((role, "") for role in roles)))
+    try:
+        prompt, around = talk.prompt(state), talk.prompt(plain)
+        for own, count in zip(reversed(plain.segments), reversed(state.segments), strict=True):
+            text = texts[int(count.id[1:])].encode()
+            assert count.tokens == own.tokens + len(text)
+        assert [t for t in prompt if t > 255] == [t for t in around if t > 255]
+        assert sum(map(len, texts)) - sum(text.count("\ue000") for text in texts) <= len(prompt)
+    finally:
+        talk.drop(state, plain)
+
+
+@pytest.mark.rule("template.public-templates")
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_becomes_of_a_public_shape(name: str) -> None:
+    source, fate = SHAPES[name]
+    assert judge(source).kind == fate
 
 
 @pytest.mark.rule("template.markers-counted")
@@ -217,6 +271,37 @@ def test_a_model_without_a_template_gets_chatml_where_its_tokens_are() -> None:
 
 
 @pytest.mark.rule("template.no-template")
+@pytest.mark.parametrize(
+    ("architecture", "marks", "opened"),
+    [
+        ("gemma3", ("<start_of_turn>", "<end_of_turn>"), "<end_of_turn>\n<start_of_turn>model\n"),
+        (
+            "llama",
+            ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+            "assistant<|end_header_id|>\n\n",
+        ),
+        ("llama", ("[INST]", "[/INST]"), "[/INST]"),
+        ("qwen2", ("<|im_start|>", "<|im_end|>", "[INST]", "[/INST]"), "<|im_start|>assistant\n"),
+        ("mistral", ("<|im_start|>", "<|im_end|>", "[INST]", "[/INST]"), "[/INST]"),
+    ],
+)
+def test_a_model_without_a_template_gets_the_built_in_one_of_its_architecture_and_tokens(
+    architecture: str, marks: tuple[str, ...], opened: str
+) -> None:
+    def tokenize(text: str, *, special: bool) -> list[int]:
+        return [0] if special and text in marks else list(text.encode())
+
+    talk = Talk("", chat_template=None, tokenize=tokenize, architecture=architecture)
+    assert talk.contexts._template.opening(("user",)).answer.endswith(opened)
+
+
+@pytest.mark.rule("template.no-template")
+def test_the_template_that_the_settings_name_is_used_before_the_models_own() -> None:
+    talk = Talk("phi3")
+    assert read(talk.prompt(talk.create(*CHAT[2:3]))) == "<|user|>\nHi<|end|>\n<|assistant|>\n"
+
+
+@pytest.mark.rule("template.no-template")
 def test_a_model_without_a_template_and_without_these_tokens_is_refused() -> None:
     def plain(text: str, *, special: bool) -> list[int]:
         return list(text.encode())
@@ -237,8 +322,13 @@ def test_a_long_conversation_costs_a_new_segment_no_more_than_a_short_one() -> N
     talk = Talk()
     shown: list[int] = []
     template = talk.contexts._template
-    render = template._jinja.render
-    template._jinja.render = lambda **k: (shown.append(len(k["messages"])), render(**k))[1]  # type: ignore[method-assign]
+    render = template._render
+
+    def watched(wanted: Render) -> str:
+        shown.append(len(wanted.messages))
+        return render(wanted)
+
+    template._render = watched
     talk.create(*segments(("system", "S"), *[("user", "a"), ("assistant", "b")] * 300))
     assert max(shown) < 12
-    assert len(shown) < 30
+    assert len(shown) < 40

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aerix.actors import Refused
 from aerix.pool import protocol as p
-from aerix.pool.engine import LlamaEngine, fitting, load_vocabulary
+from aerix.pool.engine import LlamaEngine, load_vocabulary, untold
 from aerix.pool.ladder import Rung, apply_signal_stack
 from aerix.pool.rows import Aborted, OutOfRoom, Row
 from aerix.pool.sampling import log_probabilities
@@ -130,7 +130,7 @@ def test_a_vocabulary_alone_is_the_same_as_the_models(engine: LlamaEngine, model
     alone = load_vocabulary(str(model_file))
     assert alone.digest == engine.vocabulary.digest
     assert (alone.ends, alone.size, alone.bos) == (engine.vocabulary.ends, 49152, None)
-    assert Template(alone).turn(("user",)) == Template(engine.vocabulary).turn(("user",))
+    assert Template(alone).opening(("user",)) == Template(engine.vocabulary).opening(("user",))
 
 
 def test_a_script_may_speak_with_a_models_vocabulary(tmp_path: Path, model_file: Path) -> None:
@@ -288,22 +288,18 @@ def test_a_score_is_the_sum_of_the_log_probabilities_with_the_end(desk: Desk, en
     [
         ({}, 8192, [(8192, 17408)]),
         ({}, 131072, [(32768, 60416), (16384, 31744), (8192, 17408)]),
-        ({}, 2048, [(2048, 6656)]),
         ({"window": 4096}, 8192, [(4096, 10240)]),
-        ({"window": 4096, "max_batch": 1}, 8192, [(4096, 4096)]),
-        ({"memory": 20_000_000}, 131072, [(16384, 19968), (8192, 17408)]),
-        ({"memory": 1_000_000}, 131072, []),
         ({"cells": 3000}, 8192, [(3000, 3000)]),
     ],
 )
-def test_the_window_is_the_largest_that_is_trained_and_fits(
+def test_a_file_that_does_not_tell_is_tried_with_the_largest_window_first(
     args: dict[str, int], trained: int, pairs: list[tuple[int, int]]
 ) -> None:
-    assert fitting(WorkerArgs("m", **args), trained, row_bytes=1000) == pairs
+    assert untold(WorkerArgs("m", **args), trained) == pairs  # type: ignore[arg-type]
 
 
 @pytest.mark.rule("worker.load-failure-named")
 def test_a_model_without_room_is_refused_with_the_numbers(model_file: Path) -> None:
-    with pytest.raises(Refused, match="a row takes 23,040 bytes, and 1,000,000 bytes are allowed") as refusal:
+    with pytest.raises(Refused, match=r"it needs .* \(1 MB for its cells\)") as refusal:
         LlamaEngine(WorkerArgs(str(model_file), memory=1_000_000), Rung("", plain_weights=True))
     assert refusal.value.code == "no_memory"
