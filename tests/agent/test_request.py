@@ -197,17 +197,21 @@ def test_a_request_that_crashes_ends_by_name(desk: Desk, monkeypatch: pytest.Mon
 
 
 @pytest.mark.rule("bounds.named-outcome")
-def test_a_part_that_fails_for_good_ends_the_request_by_name(desk: Desk) -> None:
+@pytest.mark.rule("supervisor.reason-upward")
+def test_a_part_that_fails_for_good_ends_the_request_by_name_and_says_why(desk: Desk) -> None:
     def heard(event: Event) -> None:
         if isinstance(event, Token):
             supervisor = whereis("request")
             assert supervisor is not None
-            supervisor.stop("restart limit")
+            supervisor.stop("restart limit: pool-link ended again: OSError: no disk")
 
     desk.heard = heard
     outcome, reason, code = ends(desk("play slow"))
     assert (outcome, code) == ("killed", 1)
-    assert "has ended" in reason
+    assert reason == (
+        "a part of Aerix that this request needs has ended"
+        " (restart limit: pool-link ended again: OSError: no disk)"
+    )
 
 
 @pytest.mark.rule("session.full-disk")
