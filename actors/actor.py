@@ -1,11 +1,10 @@
 """Actor: one mailbox, one thread, one handler a message class. The only file that touches Pykka.
 
-Pykka gives the thread, the envelope, the future and the registry. What it lacks (spec/actors.md 1.4) stands here, in
+Pykka gives the thread, the envelope and the registry. What it lacks (spec/actors.md 1.4) stands here, in
 ``life`` and in ``mailbox``: two lanes that can be closed, exit reasons, a monitor, synchronous start, names, replies.
 """
 
 import itertools
-import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,12 +56,32 @@ def on(message: type) -> Callable[[_Handler], _Handler]:
     return mark
 
 
+class _Slot:
+    """Where an ask's answer is put, once, for the thread that waits (a lock is half the cost of Pykka's future)."""
+
+    __slots__ = ("_full", "error", "value")
+
+    def __init__(self) -> None:
+        self._full = threading.Lock()
+        self._full.acquire()
+        self.value: Any = None
+        self.error: Refused | None = None
+
+    def fill(self, value: object, error: Refused | None) -> None:
+        self.value, self.error = value, error
+        with suppress(RuntimeError):  # another thread was first
+            self._full.release()
+
+    def wait(self, seconds: float) -> bool:
+        return self._full.acquire(timeout=min(max(seconds, 0), threading.TIMEOUT_MAX))
+
+
 class Answer:
     """Where the answer to a message goes. Whoever holds it must reply or refuse once; later answers are dropped."""
 
-    __slots__ = ("_caller", "_done", "_future", "_kept_in", "cancelled", "credit", "holder", "token")
+    __slots__ = ("_caller", "_done", "_kept_in", "_slot", "cancelled", "credit", "holder", "token")
 
-    def __init__(self, caller: "Ref | None", future: "pykka.Future[Any] | None", holder: "Ref") -> None:
+    def __init__(self, caller: "Ref | None", slot: "_Slot | None", holder: "Ref") -> None:
         self.token = next(_TOKENS)
         self.holder = holder
         """Who works on it now: a cancel goes there."""
@@ -71,7 +90,7 @@ class Answer:
         self.credit = 0
         """How many pieces may be on their way at once, where the holder keeps count: it is then told ``Taken``."""
         self._caller = caller
-        self._future = future
+        self._slot = slot
         self._kept_in: set[Answer] | None = None
         self._done = False
 
@@ -114,12 +133,8 @@ class Answer:
             self._kept_in.discard(self)
         if self._caller is not None:
             self._caller.tell_if_alive(Reply(self.token, value, error))
-        elif self._future is not None:
-            with suppress(queue.Full):  # another thread was first
-                if error is None:
-                    self._future.set(value)
-                else:
-                    self._future.set_exception((type(error), error, None))
+        elif self._slot is not None:
+            self._slot.fill(value, error)
 
 
 class Call:
@@ -224,16 +239,15 @@ class Ref:
 
         Raises the refusal, Gone, or DeadlineExceeded, which also cancels what was asked.
         """
-        future: pykka.Future[Any] = pykka.ThreadingFuture()
-        answer = Answer(None, future, self)
+        slot = _Slot()
+        answer = Answer(None, slot, self)
         self.send(message, answer)
-        try:
-            return future.get(timeout=deadline_s)
-        except pykka.Timeout:
+        if not slot.wait(deadline_s):
             answer.give_up()
-            raise DeadlineExceeded(
-                f"{self.name} did not answer {type(message).__name__} in {deadline_s:g} s"
-            ) from None
+            raise DeadlineExceeded(f"{self.name} did not answer {type(message).__name__} in {deadline_s:g} s")
+        if slot.error is not None:
+            raise slot.error.with_traceback(None)
+        return slot.value
 
     def send(self, message: object, answer: Answer) -> None:
         """Send with an answer address of one's own. Raises Gone, or Refused ``mailbox_full``."""

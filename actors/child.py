@@ -149,7 +149,7 @@ class Channel:
 
     def _send(self, plain: Plain) -> None:
         try:
-            data = pack(plain)
+            data = pack(plain, self._reader.limit)
             with self._sending:
                 self._sock.sendall(data)
         except OSError as error:

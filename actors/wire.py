@@ -238,22 +238,22 @@ def _kind(value: Any) -> str:
 # --- maps and bytes -----------------------------------------------------------------------------------------------
 
 
-def pack(plain: Plain) -> bytes:
-    """One CBOR frame. Raises WireError when it is over the limit, or holds what is no plain value."""
+def pack(plain: Plain, limit: int | None = None) -> bytes:
+    """One CBOR frame. Raises WireError when it is over the limit (the bound), or holds what is no plain value."""
     try:
         body = cbor2.dumps(plain)
     except Exception as error:  # noqa: BLE001  # whatever the encoder does not take is the same answer
         raise WireError("not_plain", f"a message holds what no frame can: {str(error)[:200]}") from None
-    return _framed(body)
+    return _framed(body, limit)
 
 
-def pack_json(plain: Plain) -> bytes:
+def pack_json(plain: Plain, limit: int | None = None) -> bytes:
     """One JSON frame; bytes become text (a cut character is replaced). Raises WireError like ``pack``."""
     try:
         body = json.dumps(plain, default=_text, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise WireError("not_plain", f"a message holds what no frame can: {str(error)[:200]}") from None
-    return _framed(body)
+    return _framed(body, limit)
 
 
 def _text(value: object) -> str:
@@ -262,11 +262,10 @@ def _text(value: object) -> str:
     raise TypeError(f"{type(value).__name__} is not a plain value")
 
 
-def _framed(body: bytes) -> bytes:
-    if len(body) > FRAME.count:
-        raise WireError(
-            "frame_too_large", f"a message of {len(body)} bytes is over the limit of {FRAME.count}"
-        )
+def _framed(body: bytes, limit: int | None) -> bytes:
+    limit = FRAME.count if limit is None else limit
+    if len(body) > limit:
+        raise WireError("frame_too_large", f"a message of {len(body)} bytes is over the limit of {limit}")
     return _LENGTH.pack(len(body)) + body
 
 
@@ -352,7 +351,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._held = bytearray()
         # Looked up once: the environment costs as much as a small frame.
-        self._limit, self._depth = FRAME.count, DEPTH.count
+        self.limit, self._depth = FRAME.count, DEPTH.count
         self.json = False
         """Whether the last frame was JSON: answers take the same form."""
 
@@ -364,9 +363,9 @@ class FrameReader:
         at = 0
         while len(held) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(held, at)
-            if length > self._limit:
+            if length > self.limit:
                 raise WireError(
-                    "frame_too_large", f"a frame of {length} bytes is over the limit of {self._limit}"
+                    "frame_too_large", f"a frame of {length} bytes is over the limit of {self.limit}"
                 )
             end = at + _LENGTH.size + length
             if end > len(held):
@@ -404,7 +403,7 @@ class FrameSocket:
 
     def send(self, plain: Plain) -> None:
         """Send, or keep what does not fit. Raises WireError ``peer_stuck`` over the buffer's bound, OSError."""
-        data = pack_json(plain) if self.reader.json else pack(plain)
+        data = (pack_json if self.reader.json else pack)(plain, self.reader.limit)
         if self._out:
             # One frame may always wait: it is bounded by itself.
             if len(self._out) > WRITE_BUFFER.count:

@@ -112,7 +112,9 @@ def test_a_call_that_cannot_be_read_is_refused_to_the_owner(ends: Ends) -> None:
     ]
 
 
-def test_everything_a_child_can_say(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_a_child_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AERIX_BOUND_WIRE_FRAME", "200")
+    ends = Ends()
     ends.channel.ready()
     ends.channel.ready({"pid": 1})
     ends.say(call(1, credit=1))
@@ -121,9 +123,10 @@ def test_everything_a_child_can_say(ends: Ends, monkeypatch: pytest.MonkeyPatch)
     ends.channel.reply(1, Blob([1, None]))
     ends.channel.refuse(2, "no", "not now")
     ends.channel.crashed("boom")
-    monkeypatch.setenv("AERIX_BOUND_WIRE_FRAME", "200")
     ends.channel.reply(3, Blob(b"x" * 300))
-    assert ends.heard(7)[:6] == [
+    told = ends.heard(7)
+    ends.close()
+    assert told[:6] == [
         {"t": "ready", "info": {}},
         {"t": "ready", "info": {"pid": 1}},
         {"t": "piece", "id": 1, "m": {"type": "Echo", "text": "a", "pieces": 0}},
