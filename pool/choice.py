@@ -9,8 +9,8 @@ import numpy as np
 from aerix.actors import Refused
 from aerix.pool import protocol as p
 from aerix.pool.bounds import UNSCORED
-from aerix.pool.constraint import matching
 from aerix.pool.generation import Bench, Job, Times, Turn, check_window
+from aerix.pool.matching import matching
 from aerix.pool.prefix import Lease
 from aerix.pool.rows import Row, Scene
 from aerix.pool.sampling import log_probabilities
