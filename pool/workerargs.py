@@ -12,7 +12,7 @@ class WorkerArgs:
     """How to load and serve one model. A zero means "decide yourself"."""
 
     model: str
-    """The path of a GGUF file, or ``scripted:`` and the path of a script."""
+    """The path of a GGUF file, ``scripted:`` and the path of a script, or ``http://host:port/v1#model``."""
     rung: int = 0
     """Which step of ``ladder.LADDER`` to run on."""
     threads: int = 0
@@ -37,9 +37,16 @@ class WorkerArgs:
     """A chat template (its text, not its file), or the name of a built-in one, in place of the model's own."""
     thinking: int = THINKING.count
     """Tokens that a model which thinks first may think with before a turn; 0 switches it off."""
+    key_env: str = ""
+    """The environment variable with the key of the server that the model is on."""
 
     leashed: bool = False
     """Whether it computes only what its daemon permits it to."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether the model is on a server."""
+        return self.model.startswith(("http://", "https://"))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a child process's arguments."""

@@ -3,11 +3,13 @@
 No test sees the caller's home, settings or variables, and none may leave a thread, process or descriptor behind.
 """
 
+import fcntl
 import gc
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -20,8 +22,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LINGER = 3.0  # seconds in which what a test has ended may still be on its way out
+SERVER = "xllamacpp==2026.10.11549"  # a llama.cpp server that needs no compiler
 SHARED_THREADS = {"clock"}  # one for all timers of a process, by design
 TRACKED = ("socket:", "pipe:", "anon_inode:")  # descriptors that are somebody's connection, child or selector
+_caller = dict(os.environ)
 _model = os.environ.get("AERIX_TEST_MODEL")
 _base = Path()
 
@@ -200,3 +204,36 @@ def model_file() -> Path:
             pytrace=False,
         )
     return Path(_model).resolve()
+
+
+@pytest.fixture(scope="session")
+def server_python() -> Path:
+    """The Python of an environment with a real llama.cpp server: made once, and kept in the cache folder."""
+    cache = Path(_caller.get("XDG_CACHE_HOME") or Path(_caller["HOME"], ".cache")) / "aerix-test"
+    folder = cache / f"{SERVER.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "ready").exists():
+            make_environment(folder)
+    return folder / "bin/python"
+
+
+def make_environment(folder: Path) -> None:
+    """Some seconds, and 127 MB."""
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", folder], env=_caller, check=True)
+    install = [
+        folder / "bin/python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+    ]
+    done = subprocess.run([*install, SERVER], env=_caller, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{SERVER} cannot be installed here: {done.stderr.strip().rpartition(chr(10))[2]}")
+    (folder / "ready").touch()

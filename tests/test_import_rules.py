@@ -113,6 +113,8 @@ def only_actors_start_threads_and_processes(m: Module) -> list[str]:
         "os.fork",
         "os.forkpty",
     }
+    if m.is_in("pool/remote_worker.py", "pool/remote_http.py"):  # the loop of a child's only thread
+        modules = tuple(name for name in modules if name != "asyncio")
     return [] if m.floor == "actors" else m.gets(*modules) + sorted(m.names & calls)
 
 

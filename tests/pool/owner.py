@@ -88,7 +88,8 @@ class _Owner(Actor):
 
 class _Port(ProcessActor):
     def __init__(self, args: WorkerArgs) -> None:
-        super().__init__("aerix.pool.worker:main", args.to_dict(), p.WORKER_CODEC, guard="kill", window=256)
+        body = "aerix.pool.remote_worker:main" if args.remote else "aerix.pool.worker:main"
+        super().__init__(body, args.to_dict(), p.WORKER_CODEC, guard="kill", window=256)
         self.info: Plain = {}
 
     def ready(self, info: Plain) -> None:
