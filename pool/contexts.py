@@ -5,13 +5,13 @@ A context id is random, so that one from before a restart is unknown and never a
 
 import uuid
 from dataclasses import dataclass, field
-from itertools import dropwhile
 
 from aerix.actors import Refused
 from aerix.actors.log import log
 from aerix.pool import protocol as p
-from aerix.pool.bounds import CONTEXTS, SEGMENTS
+from aerix.pool.bounds import CONTEXTS
 from aerix.pool.rows import Vocabulary
+from aerix.pool.segments import check_segments, index_of
 from aerix.pool.template import Template
 from aerix.pool.thinking import Opening, Thinking
 
@@ -123,17 +123,17 @@ class Contexts:
         return context
 
     def _fork(self, context: Context, upto: str | None) -> Context:
-        end = len(context.segments) if upto is None else _index(context, upto) + 1
+        end = len(context.segments) if upto is None else index_of(context.segments, upto) + 1
         return self._add(Context(uuid.uuid4().hex, context.segments[:end], context.tokens[:end]))
 
     def _replace(self, context: Context, segment: p.Segment) -> Context:
-        at = _index(context, segment.id)
+        at = index_of(context.segments, segment.id)
         return self._set(context, at, [segment, *context.segments[at + 1 :]])
 
     def _remove(self, context: Context, names: list[str]) -> Context:
         if not names:
             return context
-        first = min(_index(context, name) for name in names)
+        first = min(index_of(context.segments, name) for name in names)
         return self._set(context, first, [s for s in context.segments[first:] if s.id not in names])
 
     def _set(self, context: Context, at: int, segments: list[p.Segment]) -> Context:
@@ -144,7 +144,7 @@ class Contexts:
 
     def _grown(self, kept: list[p.Segment], tokens: list[tuple[int, ...]], added: list[p.Segment]) -> Context:
         context = Context(uuid.uuid4().hex, list(kept), list(tokens))
-        _check([*kept, *added])
+        check_segments([*kept, *added])
         self._note_foreign(added)
         for segment in added:
             markers = self._template.segment(context.roles, segment.role)
@@ -180,20 +180,3 @@ def check_tokens(tokens: list[int], vocabulary: Vocabulary) -> None:
     """Refuse ids that the vocabulary does not have."""
     if not all(0 <= token < vocabulary.size for token in tokens):
         raise Refused("bad_tokens", f"Token ids must be at least 0 and below {vocabulary.size}.")
-
-
-def _index(context: Context, name: str) -> int:
-    for at, segment in enumerate(context.segments):
-        if segment.id == name:
-            return at
-    raise Refused("unknown_segment", f"The context has no segment {name}.")
-
-
-def _check(segments: list[p.Segment]) -> None:
-    if len(segments) > SEGMENTS.count:
-        raise Refused("too_many_segments", f"{len(segments)} segments are more than {SEGMENTS.count}.")
-    if len({segment.id for segment in segments}) < len(segments):
-        raise Refused("duplicate_segment", "Two segments of a context have the same id.")
-    roles = [segment.role for segment in segments]
-    if "system" in dropwhile(lambda role: role == "system", roles):
-        raise Refused("late_system", "System segments stand at a context's start, before all others.")
