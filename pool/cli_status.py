@@ -86,8 +86,9 @@ def _status_lines(status: "PoolStatus") -> list[str]:
 
 def member_lines(member: "MemberInfo") -> list[str]:
     """A member as ``status`` and ``load`` show it."""
+    about = ", counts ≈" if member.estimated else ""
     numbers = (
-        f"window {member.window}, cells {member.cells}, threads {member.threads}, contexts {member.contexts}, "
+        f"window {member.window}{about}, cells {member.cells}, threads {member.threads}, contexts {member.contexts}, "
         f"running {member.running}, waiting {member.waiting}, restarts {member.restarts}, process {member.pid}"
     )
     last = f"last restart: {member.restarted}" if member.restarted and member.restarted != member.note else ""

@@ -8,7 +8,6 @@ import asyncio
 import os
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from aerix.actors import Refused
@@ -16,11 +15,13 @@ from aerix.actors.child import Channel, IncomingCall, IncomingCancel
 from aerix.actors.log import log
 from aerix.pool import protocol as p
 from aerix.pool.bounds import HELD_PROGRESS, QUEUE
+from aerix.pool.pieces import Pieces
 from aerix.pool.remote import address, key
 from aerix.pool.remote_contexts import RemoteContext, RemoteContexts
 from aerix.pool.remote_http import Server
 from aerix.pool.remote_load import Facts, look
 from aerix.pool.remote_turn import Turn
+from aerix.pool.tally import Tally
 from aerix.pool.workerargs import WorkerArgs
 
 
@@ -47,6 +48,7 @@ class RemoteWorker:
     def __init__(self, channel: Channel, server: Server, facts: Facts, max_batch: int) -> None:
         self._channel, self._server, self._facts = channel, server, facts
         self._contexts = RemoteContexts()
+        self._tally = Tally()
         self._turns: dict[int, asyncio.Task[p.Done]] = {}
         self._others: set[asyncio.Task[None]] = set()
         self._may_run = asyncio.Semaphore(max_batch)
@@ -78,6 +80,7 @@ class RemoteWorker:
             waiting=len(self._turns) - running,
             note="" if facts.json else "the server does not hold answers to a schema",
             pid=os.getpid(),
+            totals=self._tally.totals,
         )
 
     # --- requests
@@ -143,7 +146,7 @@ class RemoteWorker:
     def _generate(self, call: int, message: p.Generate) -> None:
         if len(self._turns) - self._max_batch >= QUEUE.count:
             raise Refused("pool_busy", f"{QUEUE.count} generations wait already; ask again later.")
-        pieces = _Pieces(self._channel, call)
+        pieces = Pieces(self._channel, call)
         segments = self._contexts.find(message.context).segments
         turn = Turn(self._server, self._facts, message, segments, pieces.send)
         life = self._spawn(self._signs_of_life(call, message.id))
@@ -164,7 +167,7 @@ class RemoteWorker:
         self,
         call: int,
         turn: Turn,
-        pieces: "_Pieces",
+        pieces: Pieces,
         life: asyncio.Task[None],
         task: asyncio.Task[p.Done],
     ) -> None:
@@ -174,30 +177,8 @@ class RemoteWorker:
         try:
             done = turn.done("cancelled") if task.cancelled() else task.result()
         except Refused as refusal:
+            self._tally.refused()
             self._channel.refuse(call, refusal.code, refusal.message)
         else:
+            self._tally.done(done)
             self._channel.reply(call, done)
-
-
-class _Pieces:
-    """A generation's way out: a client that is slow gets what it did not take put together."""
-
-    def __init__(self, channel: Channel, call: int) -> None:
-        self._channel = channel
-        self._call = call
-        self._kept: list[p.Token] = []
-
-    def send(self, piece: p.Token) -> None:
-        """Send it behind what was kept, or keep it."""
-        last = self._kept[-1] if self._kept else None
-        if last is not None and last.thinking == piece.thinking:
-            self._kept[-1] = replace(last, data=last.data + piece.data)
-        else:
-            self._kept.append(piece)
-        while self._kept and self._channel.offer(self._call, self._kept[0]):
-            del self._kept[0]
-
-    def flush(self) -> None:
-        """Send what was kept, before the last word."""
-        for piece in self._kept:
-            self._channel.offer(self._call, piece, last=True)

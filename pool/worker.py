@@ -7,7 +7,6 @@ computed meanwhile; the main thread drives the scheduler, which runs several gen
 import os
 import threading
 from collections import deque
-from dataclasses import replace
 from typing import Any
 
 from aerix.actors import Refused
@@ -21,10 +20,12 @@ from aerix.pool.contexts import Contexts, check_tokens
 from aerix.pool.generation import Bench, Job, cancelled
 from aerix.pool.ladder import LADDER, apply_signal_stack, fail_if_told
 from aerix.pool.leash import Door, Leash
+from aerix.pool.pieces import Pieces
+from aerix.pool.rendering import renderer
 from aerix.pool.rows import Aborted, Engine
+from aerix.pool.sampling import check_sampling
 from aerix.pool.scheduler import Ended, Scheduler
 from aerix.pool.scripted import PREFIX, ScriptedEngine
-from aerix.pool.rendering import renderer
 from aerix.pool.tally import Tally
 from aerix.pool.template import Template
 from aerix.pool.workerargs import WorkerArgs
@@ -105,7 +106,7 @@ class Worker:
         self._channel = channel
         self._engine = engine
         self._scheduler = Scheduler(Bench(engine), max_batch)
-        self._pieces: dict[int, _Pieces] = {}
+        self._pieces: dict[int, Pieces] = {}
         self._contexts = Contexts(engine.vocabulary, template)
         self._changed = threading.Condition()
         self._tally = Tally()
@@ -156,6 +157,7 @@ class Worker:
     def _queue(self, call: int, request: p.Generate) -> None:
         if request.constraint is not None:
             check(request.constraint, json_able=self._engine.facts.json)
+        check_sampling(request.sampling)
         check_tokens(request.start, self._engine.vocabulary)
         job = Job(call, request, self._contexts.prompt(request.context))
         with self._changed:
@@ -216,7 +218,7 @@ class Worker:
     def _begin_some(self) -> None:
         """Start whatever may start now."""
         while (job := self._chosen()) is not None:
-            self._pieces[job.call] = pieces = _Pieces(self._channel, job.call)
+            self._pieces[job.call] = pieces = Pieces(self._channel, job.call)
             if (ended := self._scheduler.begin(job, pieces.send)) is not None:
                 self._answer(ended)
 
@@ -248,31 +250,3 @@ class Worker:
         else:
             self._tally.done(ended.outcome)
             self._channel.reply(call, ended.outcome)
-
-
-class _Pieces:
-    """A generation's way out: never waits for a slow client, whose tokens are put together until it takes them."""
-
-    def __init__(self, channel: Channel, call: int) -> None:
-        self._channel = channel
-        self._call = call
-        self._kept: p.Token | None = None
-
-    def send(self, piece: object) -> None:
-        """Send, or keep a token; progress that is not taken is passed over, for the next says more."""
-        if not isinstance(piece, p.Token):
-            self._channel.offer(self._call, piece)
-            return
-        if self._kept is not None and self._kept.thinking != piece.thinking:
-            self.flush()
-        if self._kept is not None:
-            piece = replace(
-                piece, tokens=[*self._kept.tokens, *piece.tokens], data=self._kept.data + piece.data
-            )
-        self._kept = None if self._channel.offer(self._call, piece) else piece
-
-    def flush(self) -> None:
-        """Send what was kept, before the last word."""
-        if self._kept is not None:
-            self._channel.offer(self._call, self._kept, last=True)
-            self._kept = None

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from aerix.actors import Actor, Refused
 from aerix.pool import protocol as p
 from aerix.pool.client import PoolContext, Recreated, load_member
-from tests.pool.daemons import PATIENCE, Clients, Daemons, Do, Wire, user
+from tests.pool.daemons import AERIX, PATIENCE, Clients, Daemons, Do, Wire, user
 from tests.pool.remote_server import Fake, Hold, chunk, fake, is_silent, says, slams, status, streams, usage
 from tests.runs import Aerix, results
 
@@ -163,6 +164,10 @@ def test_it_is_a_member_like_any_other(pool: Daemons, server: Fake, wire: Callab
     server.answers.append(says("Hello", spent=usage(12, 3)))
     done = one.ask("Generate", context=context, max_tokens=9)
     assert (done["text"], done["stop"], done["usage"]["completion_tokens"]) == ("Hello", "stop", 3)
+    (info,) = one.ask("MemberList")["members"]
+    assert (info["totals"]["generations"], info["totals"]["generated_tokens"]) == (1, 3)
+    shown = subprocess.run([*AERIX, "pool", "status"], capture_output=True, text=True, check=True).stdout
+    assert f"  {server.ref} max_batch=2: ready\n    window 8192, counts ≈, " in shown
 
 
 @pytest.mark.rule("remote.own-words")
