@@ -278,6 +278,15 @@ PROMPT_SLICE = Bound(
     "worker.prompt-slice", 96, "rows of a prompt beside replies", "worker", "wait", "more steps"
 )
 REPLY_SLICE = Bound("worker.reply-slice", 64, "rows of a reply a step", "worker", "wait", "more steps")
+SCHEMA_STATES = Bound(
+    "worker.schema-states", 50_000, "states of its lexer", "worker", "refuse", "refused: bad_constraint"
+)
+SCHEMA_FUEL = Bound(
+    "worker.schema-fuel", 1_000_000, "units to compile it", "worker", "refuse", "refused: bad_constraint"
+)
+SCHEMA_ITEMS = Bound(
+    "worker.schema-items", 50_000, "items of its parser a step", "worker", "refuse", "refused: bad_constraint"
+)
 TEXTS = Bound("worker.texts", 64, "texts of a OneOf", "worker", "refuse", "refused: bad_constraint")
 SCRIPT = Bound(
     "worker.script", 16 * 1024 * 1024, "bytes of a script", "worker", "refuse", "refused: bad_script"
@@ -314,7 +323,7 @@ THINKING = Bound(
 UNSCORED = Bound("worker.unscored", 8, "tokens of a OneOf that is not scored", "worker", "cut", "no choice")
 
 WORKER_ROWS = (
-    BATCH, SEQUENCES, CONTEXTS, QUEUE, PASSED_OVER, PROMPT_SLICE, REPLY_SLICE, SEGMENTS, SCHEMA, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
+    BATCH, SEQUENCES, CONTEXTS, QUEUE, PASSED_OVER, PROMPT_SLICE, REPLY_SLICE, SEGMENTS, SCHEMA, SCHEMA_STATES, SCHEMA_FUEL, SCHEMA_ITEMS, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
     THINKING, UNSCORED,
 )  # fmt: skip
 

@@ -68,6 +68,11 @@ def template_source(vocabulary: Vocabulary, override: str) -> str:
 
     Raises Refused ``no_template``, which names the setting.
     """
+    if override and "{" not in override and override not in BUILT_IN:
+        raise Refused(
+            "no_template",
+            f"There is no built-in chat template {override!r:.64}; `template` takes a file or one of {', '.join(BUILT_IN)}.",
+        )
     if override:
         return BUILT_IN.get(override, override)
     if vocabulary.chat_template:

@@ -8,10 +8,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 
 from aerix.actors import Refused
-from aerix.pool.bounds import SCHEMA, TEXTS
+from aerix.pool.bounds import SCHEMA, SCHEMA_FUEL, SCHEMA_ITEMS, SCHEMA_STATES, TEXTS
 from aerix.pool.protocol import Constraint
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Json:
 
     def __init__(self, schema: dict[str, Any], guide: "LLTokenizer") -> None:
         self._guide = guide
-        self._matcher = LLMatcher(guide, _grammar(schema), log_level=0)
+        self._matcher = LLMatcher(guide, _grammar(schema), log_level=0, limits=_limits())
         self._check()
         self._words = np.zeros((guide.vocab_size + 31) // 32, dtype=np.int32)
 
@@ -91,6 +91,15 @@ def _grammar(schema: dict[str, Any]) -> str:
     if size > SCHEMA.count:
         raise Refused(_BAD, f"The schema's {size:,} bytes are more than {SCHEMA.count:,}.")
     return str(LLMatcher.grammar_from_json_schema(schema, overrides=_STRICT))
+
+
+def _limits() -> LLParserLimits:
+    """What one schema may cost: about 100 MB of states, a second to compile, 0.1 s a step."""
+    return LLParserLimits(
+        max_lexer_states=SCHEMA_STATES.count,
+        initial_lexer_fuel=SCHEMA_FUEL.count,
+        step_max_items=SCHEMA_ITEMS.count,
+    )
 
 
 def _reason(error: str) -> str:

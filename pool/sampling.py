@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aerix.actors import Refused
 from aerix.pool.protocol import Sampling
 
 if TYPE_CHECKING:
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
     Bits = NDArray[np.bool_]
 
 _WORD = (1 << 64) - 1
+_HOTTEST = 1000
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Refuse what nothing can be drawn by. Not a number is in no range."""
+    for name, value, fits, allowed in (
+        ("temperature", sampling.temperature, 0 <= sampling.temperature <= _HOTTEST, f"0 to {_HOTTEST:,}"),
+        ("top_p", sampling.top_p, 0 < sampling.top_p <= 1, "above 0, at most 1"),
+        ("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "0 to 1"),
+        ("seed", sampling.seed or 0, 0 <= (sampling.seed or 0) <= _WORD, f"0 to {_WORD}"),
+    ):
+        if not fits:
+            raise Refused("bad_request", f"The sampling's {name} is {value}; it must be {allowed}.")
 
 
 class Sampler:

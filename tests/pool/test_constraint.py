@@ -1,5 +1,7 @@
 """Json through llguidance, with a vocabulary of bytes; what is refused."""
 
+from resource import RUSAGE_SELF, getrusage
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -148,3 +150,74 @@ def test_a_schema_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AERIX_BOUND_WORKER_SCHEMA", "10")
     with pytest.raises(Refused, match=r"bytes are more than 10\."):
         Json(TURN, GUIDE)
+
+
+def chained(depth: int, **ends: Any) -> dict[str, Any]:
+    """References, each of which is used twice by the one before: 2 to the power of ``depth`` uses of the last."""
+    links = {
+        f"d{at}": closed(a={"$ref": f"#/$defs/d{at + 1}"}, b={"$ref": f"#/$defs/d{at + 1}"})
+        for at in range(depth)
+    }
+    return {"$defs": {**links, f"d{depth}": {"type": "null", **ends}}, "$ref": "#/$defs/d0"}
+
+
+HOSTILE = {
+    "counted patterns": closed(a={"type": "string", "pattern": "^(a{1,1000}){1,1000}$"}),
+    "a pattern that backtracks": closed(a={"type": "string", "pattern": "^((a+)+)+$"}),
+    "a pattern of many states": closed(a={"type": "string", "pattern": "^.*a.{60}$"}),
+    "an endless text": closed(a={"type": "string", "minLength": 10**8}),
+    "a long list": {"type": "array", "items": {"type": "integer"}, "minItems": 10**8},
+    "a number of many states": closed(a={"type": "integer", "multipleOf": 999_983, "minimum": -(10**15)}),
+    "many properties": closed(**{f"p{at}": {"type": "string"} for at in range(3000)}),
+    "many that may be left out": {
+        "type": "object",
+        "properties": {f"p{at}": {"type": "string"} for at in range(2000)},
+        "additionalProperties": False,
+    },
+    "many values": {"enum": [f"v{at}" for at in range(30_000)]},
+    "doubling references": chained(25),
+    "a reference to itself": {"$ref": "#"},
+    "a chain of references": {
+        "$defs": {
+            **{f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(1000)},
+            "d1000": {"type": "null"},
+        },
+        "$ref": "#/$defs/d0",
+    },
+}
+
+
+@pytest.mark.rule("constraint.hostile-bounded")
+@pytest.mark.parametrize("schema", HOSTILE.values(), ids=list(HOSTILE))
+def test_a_hostile_schema_is_refused_or_costs_little(schema: dict[str, Any]) -> None:
+    """Processor time of this thread, so that a busy machine does not count; usually it is a tenth of the limit."""
+    begun, before = thread_time(), getrusage(RUSAGE_SELF).ru_maxrss
+    try:
+        json = Json(schema, GUIDE)
+        for _ in range(100):
+            json.forced()
+            if json.complete:
+                break
+            letters = [t for t in range(256) if json.allowed()[t]]
+            json.take(letters[-1:])
+    except Refused as refusal:
+        assert refusal.code == "bad_constraint"
+    assert thread_time() - begun < 10
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
+
+
+@pytest.mark.rule("constraint.hostile-bounded")
+@pytest.mark.parametrize(
+    ("bound", "schema"),
+    [
+        ("SCHEMA_FUEL", closed(a={"type": "string", "pattern": "^((ab?c){2,5}|d+e)+$"})),
+        ("SCHEMA_ITEMS", chained(10)),
+    ],
+)
+def test_a_schema_that_costs_more_than_its_bound_is_refused(
+    bound: str, schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"AERIX_BOUND_WORKER_{bound}", "20")
+    with pytest.raises(Refused, match="The schema cannot be held: ") as refusal:
+        follow(schema).forced()
+    assert refusal.value.code == "bad_constraint"

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aerix.actors import Refused
 from aerix.pool.protocol import Sampling
-from aerix.pool.sampling import Sampler, log_probabilities, uniform
+from aerix.pool.sampling import Sampler, check_sampling, log_probabilities, uniform
 
 LOGITS = np.array([1.0, 4.0, 3.0, -2.0], dtype=np.float32)
 
@@ -85,3 +86,37 @@ def test_log_probabilities_are_those_of_the_softmax() -> None:
 @given(st.integers(-(2**63), 2**64), st.integers(0, 100_000))
 def test_a_draw_is_a_number_from_0_up_to_1(seed: int, place: int) -> None:
     assert 0 <= uniform(seed, place) < 1
+
+
+@pytest.mark.rule("sampling.checked")
+@pytest.mark.parametrize(
+    ("sampling", "why"),
+    [
+        (Sampling(temperature=-0.1), "temperature is -0.1; it must be 0 to 1,000"),
+        (Sampling(temperature=float("nan")), "temperature is nan"),
+        (Sampling(temperature=float("inf")), "temperature is inf"),
+        (Sampling(top_p=0), "top_p is 0; it must be above 0, at most 1"),
+        (Sampling(top_p=1.1), "top_p is 1.1"),
+        (Sampling(min_p=-1), "min_p is -1; it must be 0 to 1"),
+        (Sampling(min_p=float("nan")), "min_p is nan"),
+        (Sampling(seed=-1), "seed is -1; it must be 0 to 18446744073709551615"),
+        (Sampling(seed=1 << 64), "seed is 18446744073709551616"),
+    ],
+)
+def test_sampling_that_nothing_can_be_drawn_by_is_refused(sampling: Sampling, why: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        check_sampling(sampling)
+    assert refusal.value.code == "bad_request"
+    assert why in refusal.value.message
+
+
+@pytest.mark.rule("sampling.checked")
+def test_every_sampling_that_is_not_refused_draws() -> None:
+    for sampling in (
+        Sampling(),
+        Sampling(0, 1, 0, 0),
+        Sampling(1000, 1e-9, 1, (1 << 64) - 1),
+        Sampling(1e-9, 1, 0.5, None),
+    ):
+        check_sampling(sampling)
+        assert None not in draws(sampling)
