@@ -281,7 +281,7 @@ def check_gguf(path: Path, size: int | None = None) -> int:
     if size is not None and actual != size:
         raise Refused(
             "model_not_gguf",
-            f"{path} has {actual} bytes, not {size}: remove it and run `aerix models pull` again",
+            f"{path} has {actual} bytes, not {size}: run `aerix models rm`, then `aerix models pull` again",
         )
     return actual
 
@@ -308,6 +308,18 @@ def kept_files() -> list[Path]:
     """The model files in the models folder; of one that is cut into several, the first."""
     found = models_dir().rglob("*.gguf")
     return sorted(path for path in found if path.is_file() and parts(path)[0] == path)
+
+
+def name_of(path: Path) -> str:
+    """What a file in the models folder is called as a reference: by the catalogue, by the hub, else by its path."""
+    for entry in CATALOGUE.values():
+        if entry.path == path:
+            return entry.name
+    hub = models_dir() / "hf"
+    if not path.is_relative_to(hub):
+        return str(path)
+    org, repo, *inside = path.relative_to(hub).parts
+    return f"hf:{org}/{repo}/{'/'.join(inside).removesuffix('.part')}"
 
 
 def _better_file(model: ResolvedModel) -> Path | None:

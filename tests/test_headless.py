@@ -300,6 +300,16 @@ def test_a_models_own_settings_reach_the_pool(aerix: Aerix, daemon: PoolSettings
     assert f"{written} batch=64 kv_type=q8_0" in [member.name for member in pool_status(daemon).members]
 
 
+@pytest.mark.rule("headless.exit-codes")
+def test_a_template_that_the_settings_name_and_that_is_not_there_is_3(aerix: Aerix) -> None:
+    done = aerix("-p", "hi", "-c", f'models."{aerix.model}".template="~/none.jinja"')
+    assert (done.code, done.out) == (3, "")
+    assert (
+        "none.jinja, which the settings name, cannot be read: there is no such file [bad_template]"
+        in done.err
+    )
+
+
 @pytest.mark.rule("headless.piped-prompt")
 def test_what_is_piped_in_joins_the_prompt(aerix: Aerix) -> None:
     assert aerix("-p", "play answer", stdin="some text\n").code == 0
