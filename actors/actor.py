@@ -270,7 +270,7 @@ class Ref:
         try:
             self._mailbox.put(envelope, system=isinstance(envelope.message, System))
         except MailboxClosed:
-            raise Gone(self.name) from None
+            raise Gone(self.name, self.exit) from None
         except MailboxFull:
             raise Refused(
                 "mailbox_full", f"{self.name} has {self.queued} messages waiting and takes no more"

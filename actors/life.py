@@ -246,14 +246,14 @@ class Life:
             call.cancel()
         for envelope in rest:
             if envelope.reply_to is not None:
-                envelope.reply_to.refuse(Gone(ref.name))
+                envelope.reply_to.refuse(Gone(ref.name, exit))
         try:
             self._actor.teardown(exit)
         except BaseException:  # noqa: BLE001  # a failed clean-up is a crash; the monitor is told
             exit = Exit("crash", traceback.format_exc())
         for answer in list(self.owed):
             if answer.holder is ref:
-                answer.refuse(Gone(ref.name))
+                answer.refuse(Gone(ref.name, exit))
         if exit.kind == "crash":
             log(
                 "actor.crashed", level="error", actor=ref.name, incarnation=ref.incarnation, error=exit.detail

@@ -18,6 +18,11 @@ class Exit:
         """Whether a ``transient`` child is restarted after it."""
         return self.kind not in ("normal", "shutdown")
 
+    @property
+    def why(self) -> str:
+        """In a line: the last one of what it died of, or the kind of its end."""
+        return self.detail.strip().rpartition("\n")[2] or self.kind
+
 
 class Refused(Exception):
     """The answer "no": a stable code and a sentence. Raised in a handler, it reaches the asker; it is no crash."""
@@ -29,10 +34,11 @@ class Refused(Exception):
 
 
 class Gone(Refused):
-    """The actor that was asked has ended, or ended before it handled the message."""
+    """The actor that was asked has ended, or ended before it handled the message; by a failure, it says which."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__("gone", f"{name} has ended")
+    def __init__(self, name: str, exit: Exit | None = None) -> None:
+        why = f": {exit.why}" if exit is not None and exit.abnormal else ""
+        super().__init__("gone", f"{name} has ended{why}")
 
 
 class DeadlineExceeded(Exception):

@@ -269,7 +269,7 @@ class Supervisor(Actor):
         """Leave no child behind, whatever the end was."""
         for child in self._children.values():
             if child.ref is not None:
-                child.ref.stop(f"{self.name} ended: {_why(exit)}")
+                child.ref.stop(f"{self.name} ended: {exit.why}")
 
     # --- decisions
 
@@ -283,7 +283,7 @@ class Supervisor(Actor):
     def _decide(self, child: _Child, down: Down, refusal: Refused | None) -> None:
         name = child.spec.name
         if child.starting is not None:
-            child.starting.refuse(Refused("start_failed", f"{name} did not start: {_why(down.exit)}"))
+            child.starting.refuse(Refused("start_failed", f"{name} did not start: {down.exit.why}"))
             child.starting = None
             child.wanted = False
         elif not down.started and not self.ref.started.is_set():
@@ -291,7 +291,7 @@ class Supervisor(Actor):
             self._finish(Exit("crash", f"{name} did not start: {down.exit.detail or down.exit.kind}"))
         elif child.spec.significant:
             child.wanted = False
-            self._finish(Exit("shutdown", f"{name} ended: {_why(down.exit)}"))
+            self._finish(Exit("shutdown", f"{name} ended: {down.exit.why}"))
         elif child.spec.restart == "permanent" or (child.spec.restart == "transient" and down.exit.abnormal):
             self._restart(child, down.exit)
         else:
@@ -300,7 +300,7 @@ class Supervisor(Actor):
     def _restart(self, child: _Child, exit: Exit) -> None:
         delay = self._window.record(self.clock.now())
         if delay is None:
-            self._finish(Exit("crash", f"restart limit: {child.spec.name} ended again: {_why(exit)}"))
+            self._finish(Exit("crash", f"restart limit: {child.spec.name} ended again: {exit.why}"))
             return
         child.restarts += 1
         if delay > 0:
@@ -308,7 +308,7 @@ class Supervisor(Actor):
             child.timer = self.after(delay, _Alarm("delay", child))
         for other in self._affected(child):
             other.recycled = other.state in ("up", "starting", "stopping")
-            other.why = f"{child.spec.name} ended: {_why(exit)}"
+            other.why = f"{child.spec.name} ended: {exit.why}"
             if other.spec.restart == "temporary":
                 self._unwant(other)
 
@@ -324,7 +324,7 @@ class Supervisor(Actor):
         """End, after all children, with that exit."""
         self._ending = self._ending or exit
         for child in self._children.values():
-            child.why = _why(self._ending)
+            child.why = self._ending.why
             self._unwant(child)
 
     def _unwant(self, child: _Child) -> None:
@@ -407,8 +407,3 @@ class Supervisor(Actor):
         child.ref.leave()
         child.ref.stop("abandoned", force=True)
         self._down(child, Down(child.spec.name, child.ref.incarnation, Exit("killed", why), started=False))
-
-
-def _why(exit: Exit) -> str:
-    """The last line of what it died of, or the kind of its end."""
-    return exit.detail.strip().rpartition("\n")[2] or exit.kind

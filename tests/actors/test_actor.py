@@ -237,6 +237,19 @@ def test_an_actor_that_ends_itself_says_how() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.rule("supervisor.reason-upward")
+def test_whoever_asks_one_that_failed_is_told_what_of() -> None:
+    keeper, asker = Keeper(), Asker()
+    with running(asker, "asker"):
+        ref = start(keeper, "keeper")
+        asker.sends(ref, Ping())
+        ref.tell(Run(raises(OSError("no disk"))))
+        asker.until(lambda a: a.replies)
+        assert ref.join(PATIENCE)
+        assert str(asker.replies[0].error) == "keeper has ended: OSError: no disk"
+        assert str(refusal(ref, Ping())) == "keeper has ended: OSError: no disk"
+
+
 def test_a_cancel_ends_an_actor_that_waits_for_nothing() -> None:
     ref = start(Puppet(), "actor")
     ref.cancel("not wanted")

@@ -8,7 +8,6 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-import pykka
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -32,7 +31,6 @@ from aerix.actors import (
     Intensity,
     ManualClock,
     Ref,
-    Refused,
     StartChild,
     Started,
     Stop,
@@ -41,6 +39,7 @@ from aerix.actors import (
     launch,
     supervisor,
 )
+from aerix.actors.actor import _Slot
 from aerix.actors.life import Life
 from aerix.actors.mailbox import Mailbox
 
@@ -86,16 +85,14 @@ class Asked:
 
     message: object
     name: str
-    future: "pykka.Future[Any]" = field(default_factory=pykka.ThreadingFuture)
+    slot: _Slot = field(default_factory=_Slot)
+    came: bool = False
 
-    def result(self) -> object:
-        """The answer or the refusal; None while there is none."""
-        try:
-            return "answered", self.future.get(timeout=0)
-        except pykka.Timeout:
-            return None
-        except Refused as refused:
-            return "refused", refused.code
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer, or a refusal."""
+        self.came = self.came or self.slot.wait(0)
+        return self.came
 
 
 class Tree(Supervisor):
@@ -253,7 +250,7 @@ class Machine(RuleBasedStateMachine):
             self.asked.append(
                 Asked(message, message.spec.name if isinstance(message, StartChild) else message.name)
             )
-            self.tree.ref.send(message, Answer(None, self.asked[-1].future, self.tree.ref))
+            self.tree.ref.send(message, Answer(None, self.asked[-1].slot, self.tree.ref))
 
     def handle(self) -> bool:
         """One message; whether there was one."""
@@ -297,7 +294,7 @@ class Machine(RuleBasedStateMachine):
             assert self.tree.ref.started.is_set()
         for asked in self.asked:
             if asked.name not in self.tree._children:
-                assert asked.result() is not None, f"{asked.message} is not answered"
+                assert asked.answered, f"{asked.message} is not answered"
         known = {child.ref for child in children if child.ref is not None}
         assert {child.ref for child in self.children if child.lives} == known
 
@@ -320,7 +317,7 @@ class Machine(RuleBasedStateMachine):
         assert self.over, "it does not end"
         assert not any(child.lives for child in self.children)
         for asked in self.asked:
-            assert asked.result() is not None, f"{asked.message} was not answered"
+            assert asked.answered, f"{asked.message} was not answered"
 
 
 @pytest.mark.rule("supervisor.any-order")
