@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     Bits = NDArray[np.bool_]
 
 _WORD = (1 << 64) - 1
+_NEVER = np.float32(-np.inf)
+_FEW = (64, 4096, 1 << 30)
+"""Candidates to look at for top-p: mostly a few hold its share."""
 _HOTTEST = 1000
 
 
@@ -44,17 +47,19 @@ class Sampler:
 
     def draw(self, logits: "Logits", place: int, allowed: "Bits | None" = None) -> int | None:
         """The token at ``place`` of the turn (0 is the first). None where nothing that is allowed has a number."""
-        tokens, scores = _possible(logits, allowed)
-        if not len(tokens):
-            return None
+        scores = logits if allowed is None else np.where(allowed, logits, _NEVER)
         best = int(scores.argmax())
+        if not scores[best] > _NEVER:  # what is no number wins too: leave those out, and look again
+            scores = np.where(scores > _NEVER, scores, _NEVER)
+            best = int(scores.argmax())
+            if not scores[best] > _NEVER:
+                return None
         if self._sampling.temperature <= 0:
-            return int(tokens[best])
-        kept = _kept(scores - scores[best], self._sampling)
-        weights = np.exp((scores[kept] - scores[best]) / self._sampling.temperature, dtype=np.float64)
-        steps = np.cumsum(weights)
+            return best
+        kept, relative = _kept(scores - scores[best], self._sampling)
+        steps = np.cumsum(np.exp(relative / self._sampling.temperature, dtype=np.float64))
         at = int(np.searchsorted(steps, uniform(self._seed, place) * steps[-1], side="right"))
-        return int(tokens[kept[min(at, len(kept) - 1)]])
+        return int(kept[min(at, len(kept) - 1)])
 
 
 def uniform(seed: int, place: int) -> float:
@@ -72,26 +77,30 @@ def log_probabilities(logits: "Logits", tokens: list[int]) -> list[float]:
     return [float(logits[token]) - total for token in tokens]
 
 
-def _possible(logits: "Logits", allowed: "Bits | None") -> "tuple[NDArray[np.intp], Logits]":
-    """The tokens that may be drawn, and their logits."""
-    if allowed is None:
-        tokens = np.flatnonzero(logits > -np.inf)
-    else:
-        tokens = np.flatnonzero(allowed)
-        tokens = tokens[logits[tokens] > -np.inf]
-    return tokens, logits[tokens]
-
-
-def _kept(relative: "Logits", sampling: Sampling) -> "NDArray[np.intp]":
-    """What min-p and top-p leave, by the model's own probabilities; temperature comes after. Best first.
+def _kept(relative: "Logits", sampling: Sampling) -> "tuple[NDArray[np.intp], Logits]":
+    """The tokens that min-p and top-p leave, and their scores; by the model's own probabilities, temperature comes after.
 
     ``relative`` are the logits less the best one's. min-p 0 keeps all; top-p 1 does.
     """
-    floor = np.log(sampling.min_p) if sampling.min_p > 0 else -np.inf
+    floor = np.float32(np.log(sampling.min_p)) if sampling.min_p > 0 else np.nextafter(_NEVER, np.float32(0))
     kept = np.flatnonzero(relative >= floor)
-    kept = kept[np.argsort(-relative[kept], kind="stable")]
+    scores = relative[kept]
     if sampling.top_p >= 1:
-        return kept
+        return kept, scores
     # The whole of what is possible counts, also what min-p takes away.
-    shares = np.cumsum(np.exp(relative[kept], dtype=np.float64)) / np.exp(relative, dtype=np.float64).sum()
-    return kept[: int(np.searchsorted(shares, sampling.top_p)) + 1]
+    wanted = sampling.top_p * float(np.exp(relative).sum(dtype=np.float64))
+    for few in _FEW:
+        some = _best(scores, few)
+        shares = np.cumsum(np.exp(scores[some], dtype=np.float64))
+        if shares[-1] >= wanted or len(some) == len(scores):
+            break
+    some = some[: int(np.searchsorted(shares, wanted)) + 1]
+    return kept[some], scores[some]
+
+
+def _best(scores: "Logits", few: int) -> "NDArray[np.intp]":
+    """Where the ``few`` best are, best first: sorting all would cost more than all else on a token's way."""
+    if len(scores) > few:
+        some = np.argpartition(-scores, few)[:few]
+        return some[np.argsort(-scores[some], kind="stable")]
+    return np.argsort(-scores, kind="stable")
