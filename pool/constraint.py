@@ -11,8 +11,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 
 from aerix.actors import Refused
-from aerix.pool.bounds import SCHEMA, SCHEMA_FUEL, SCHEMA_ITEMS, SCHEMA_STATES, TEXTS
-from aerix.pool.protocol import Constraint
+from aerix.pool.bounds import SCHEMA, SCHEMA_FUEL, SCHEMA_ITEMS, SCHEMA_STATES
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -67,23 +66,6 @@ class Json:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise Refused(_BAD, f"The schema cannot be held: {_reason(self._matcher.get_error())}")
-
-
-def check(constraint: Constraint, *, json_able: bool) -> None:
-    """Refuse what is no constraint at all, before anything is compiled or queued."""
-    if (constraint.schema is None) == (constraint.texts is None):
-        raise Refused(_BAD, "A constraint is either a schema or a list of texts, exactly one of them.")
-    if constraint.schema is not None and not json_able:
-        raise Refused("no_json", "This member cannot be held to a JSON schema; ask without a constraint.")
-    if constraint.texts is not None:
-        _check_texts(constraint.texts)
-
-
-def _check_texts(texts: list[str]) -> None:
-    if not texts or not all(texts) or len(set(texts)) != len(texts):
-        raise Refused(_BAD, "The texts to choose from must be different and none of them empty.")
-    if len(texts) > TEXTS.count:
-        raise Refused(_BAD, f"{len(texts)} texts to choose from are more than {TEXTS.count}.")
 
 
 def _grammar(schema: dict[str, Any]) -> str:

@@ -54,9 +54,8 @@ def messages(segments: Sequence[Segment], *, fold: bool) -> list[Message]:
     chat: list[Message] = []
     for segment in segments:
         role = "user" if fold and segment.role == "system" else segment.role
-        text = segment.text.encode("utf-8", "replace").decode()  # lone surrogates cannot be sent
         if chat and chat[-1]["role"] == role:
-            chat[-1]["content"] += _JOIN + text
+            chat[-1]["content"] += _JOIN + segment.text
         else:
-            chat.append({"role": role, "content": text})
+            chat.append({"role": role, "content": segment.text})
     return chat

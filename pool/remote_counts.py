@@ -76,7 +76,6 @@ class Counts:
     async def _ask(self, text: str) -> int | None:
         """llama.cpp takes ``content`` and answers ``tokens``; vLLM takes ``prompt`` and answers ``count`` too."""
         address = self._server.address
-        text = text.encode("utf-8", "replace").decode()
         body = {"model": address.model, "content": text, "prompt": text, "add_special": False}
         answer = await self._server.ask(f"{address.root}/tokenize", body | {"add_special_tokens": False})
         if not isinstance(answer, dict):
@@ -88,4 +87,4 @@ class Counts:
 
 
 def _size(text: str) -> int:
-    return len(text.encode("utf-8", "replace"))
+    return len(text.encode())

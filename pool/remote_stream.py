@@ -127,16 +127,20 @@ def quoted(text: str | bytes) -> str:
 
 
 def _choice(choice: dict[str, Any]) -> Iterator[Said]:
-    message = choice.get("delta") or choice.get("message") or {}
+    message = choice.get("delta") or choice.get("message")
     if isinstance(message, dict):
-        for name in ("reasoning_content", "reasoning"):
-            if isinstance(text := message.get(name), str) and text:
-                yield Text(text, thinking=True)
-                break
-        if isinstance(text := message.get("content"), str) and text:
+        if thought := _text(message, "reasoning_content") or _text(message, "reasoning"):
+            yield Text(thought, thinking=True)
+        if text := _text(message, "content"):
             yield Text(text)
-    if isinstance(reason := choice.get("finish_reason"), str) and reason:
+    if reason := _text(choice, "finish_reason"):
         yield Finished(reason)
+
+
+def _text(plain: dict[str, Any], name: str) -> str:
+    """A text that can be passed on: JSON may hold halves of a character."""
+    value = plain.get(name)
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def _spent(usage: dict[str, Any]) -> Spent:

@@ -7,7 +7,8 @@ from contextlib import aclosing
 
 from aerix.actors import Refused
 from aerix.pool import protocol as p
-from aerix.pool.bounds import REMOTE_TEXT, SCHEMA, TEXTS, UNSCORED
+from aerix.pool.asked import check_constraint, check_sampling
+from aerix.pool.bounds import REMOTE_TEXT, SCHEMA, UNSCORED
 from aerix.pool.matching import matching
 from aerix.pool.remote_chat import request
 from aerix.pool.remote_http import Server
@@ -84,21 +85,10 @@ class Turn:
             raise Refused(
                 "bad_start", "A turn on a server cannot go on from token ids: ask for it without `start`."
             )
+        check_sampling(asked.sampling)
         if asked.constraint is not None:
-            self._check_constraint(asked.constraint)
-
-    def _check_constraint(self, constraint: p.Constraint) -> None:
-        if (constraint.schema is None) == (constraint.texts is None):
-            raise Refused("bad_constraint", "A constraint has either a schema or texts.")
-        if constraint.texts is not None:
-            if not 0 < len(constraint.texts) <= TEXTS.count or not all(constraint.texts):
-                raise Refused(
-                    "bad_constraint", f"A choice is of 1 to {TEXTS.count} texts, none of them empty."
-                )
-        elif not self._facts.json:
-            raise Refused("no_json", "The server does not hold its answers to a schema; ask without one.")
-        elif len(json.dumps(constraint.schema)) > SCHEMA.count:
-            raise Refused("bad_constraint", f"The schema has more than {SCHEMA.count} bytes.")
+            check_constraint(asked.constraint, json_able=self._facts.json)
+            _check_schema(asked.constraint.schema)
 
     def _check_window(self) -> None:
         """Some servers shorten what does not fit, and say nothing."""
@@ -144,8 +134,7 @@ class Turn:
             self._thought += text.text
         else:
             self._answer += text.text
-        data = text.text.encode("utf-8", "replace")
-        self._send(p.Token(self.asked.id, [], data, thinking=text.thinking))
+        self._send(p.Token(self.asked.id, [], text.text.encode(), thinking=text.thinking))
 
     def _stop(self, reason: str) -> p.Stop:
         if self._choice is not None:
@@ -181,3 +170,13 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _check_schema(schema: dict[str, object] | None) -> None:
+    """It goes to the server as JSON."""
+    try:
+        data = json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused("bad_constraint", f"The schema is no JSON: {error}") from None
+    if len(data) > SCHEMA.count:
+        raise Refused("bad_constraint", f"The schema's {len(data):,} bytes are more than {SCHEMA.count:,}.")

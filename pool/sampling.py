@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aerix.actors import Refused
 from aerix.pool.protocol import Sampling
 
 if TYPE_CHECKING:
@@ -23,19 +22,6 @@ _WORD = (1 << 64) - 1
 _NEVER = np.float32(-np.inf)
 _FEW = (64, 4096, 1 << 30)
 """Candidates to look at for top-p: mostly a few hold its share."""
-_HOTTEST = 1000
-
-
-def check_sampling(sampling: Sampling) -> None:
-    """Refuse what nothing can be drawn by. Not a number is in no range."""
-    for name, value, fits, allowed in (
-        ("temperature", sampling.temperature, 0 <= sampling.temperature <= _HOTTEST, f"0 to {_HOTTEST:,}"),
-        ("top_p", sampling.top_p, 0 < sampling.top_p <= 1, "above 0, at most 1"),
-        ("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "0 to 1"),
-        ("seed", sampling.seed or 0, 0 <= (sampling.seed or 0) <= _WORD, f"0 to {_WORD}"),
-    ):
-        if not fits:
-            raise Refused("bad_request", f"The sampling's {name} is {value}; it must be {allowed}.")
 
 
 class Sampler:

@@ -14,8 +14,8 @@ from aerix.actors.child import Channel, ChannelClosed, Incoming, IncomingCall, I
 from aerix.actors.log import log
 from aerix.actors.os_linux import be_killed_first
 from aerix.pool import protocol as p
+from aerix.pool.asked import check_constraint, check_sampling
 from aerix.pool.bounds import QUEUE
-from aerix.pool.constraint import check
 from aerix.pool.contexts import Contexts, check_tokens
 from aerix.pool.generation import Bench, Job, cancelled
 from aerix.pool.ladder import LADDER, apply_signal_stack, fail_if_told
@@ -23,7 +23,6 @@ from aerix.pool.leash import Door, Leash
 from aerix.pool.pieces import Pieces
 from aerix.pool.rendering import renderer
 from aerix.pool.rows import Aborted, Engine
-from aerix.pool.sampling import check_sampling
 from aerix.pool.scheduler import Ended, Scheduler
 from aerix.pool.scripted import PREFIX, ScriptedEngine
 from aerix.pool.tally import Tally
@@ -156,7 +155,7 @@ class Worker:
 
     def _queue(self, call: int, request: p.Generate) -> None:
         if request.constraint is not None:
-            check(request.constraint, json_able=self._engine.facts.json)
+            check_constraint(request.constraint, json_able=self._engine.facts.json)
         check_sampling(request.sampling)
         check_tokens(request.start, self._engine.vocabulary)
         job = Job(call, request, self._contexts.prompt(request.context))

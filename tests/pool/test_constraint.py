@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from aerix.actors import Refused
+from aerix.pool.asked import check_constraint
 from aerix.pool.bytevocab import ByteVocabulary
-from aerix.pool.constraint import Json, check
+from aerix.pool.constraint import Json
 from aerix.pool.protocol import Constraint
 
 GUIDE = ByteVocabulary().guide()
@@ -135,14 +136,14 @@ def test_a_schema_that_cannot_be_held_is_refused_with_the_reason(schema: dict[st
 )
 def test_what_is_no_constraint_is_refused(constraint: Constraint, why: str) -> None:
     with pytest.raises(Refused, match=why) as refusal:
-        check(constraint, json_able=True)
+        check_constraint(constraint, json_able=True)
     assert refusal.value.code == "bad_constraint"
 
 
 def test_a_schema_is_refused_where_the_member_cannot_hold_it() -> None:
-    check(Constraint(texts=["a"]), json_able=False)
+    check_constraint(Constraint(texts=["a"]), json_able=False)
     with pytest.raises(Refused, match="ask without a constraint") as refusal:
-        check(Constraint(schema={}), json_able=False)
+        check_constraint(Constraint(schema={}), json_able=False)
     assert refusal.value.code == "no_json"
 
 

@@ -141,6 +141,15 @@ def test_token_ids_to_go_on_from_are_refused(server: Fake, owner: Owner) -> None
 # --- constraints --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("remote.misbehaviour")
+def test_what_cannot_be_sent_is_refused(server: Fake, owner: Owner) -> None:
+    for schema in ({"const": b"bytes"}, {"const": float("nan")}):
+        assert ask(owner, constraint=p.Constraint(schema=schema)).refusal().code == "bad_constraint"
+    assert ask(owner, sampling=p.Sampling(float("inf"))).refusal().code == "bad_request"
+    server.answers.append(says("half a character: ", "\ud800"))
+    assert ask(owner).result().text == "half a character: ?"
+
+
 @pytest.mark.rule("remote.schema")
 def test_a_schema_goes_to_the_server_and_a_whole_value_is_final(server: Fake, owner: Owner) -> None:
     assert owner.info["json"] is True

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerix.actors import Refused
+from aerix.pool.asked import check_sampling
 from aerix.pool.protocol import Sampling
-from aerix.pool.sampling import Sampler, check_sampling, log_probabilities, uniform
+from aerix.pool.sampling import Sampler, log_probabilities, uniform
 
 LOGITS = np.array([1.0, 4.0, 3.0, -2.0], dtype=np.float32)
 
