@@ -68,9 +68,10 @@ class LlamaVocabulary:
         self.digest = hashlib.sha256(
             b"".join(len(e).to_bytes(4, "big") + e for e in self._entries)
         ).hexdigest()
-        self._special = frozenset(t for t in range(self.size) if self._entries[t][:1] == b"\xff") | {
+        self.special = frozenset(t for t in range(self.size) if self._entries[t][:1] == b"\xff") | {
             *self.ends
         }
+        """The tokens that no text makes: control tokens, markup, ends of a turn."""
         self._neutral = self._find_neutral()
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
@@ -82,6 +83,10 @@ class LlamaVocabulary:
     def piece(self, token: int) -> bytes:
         """A token's bytes; none for a control token."""
         return b"" if self._control[token] else self._written[token]
+
+    def name(self, token: int) -> str:
+        """How a token is written in a template."""
+        return self._written[token].decode("utf-8", "replace")
 
     def guide(self) -> "LLTokenizer":
         """The vocabulary for llguidance (a quarter of a second for 49,152 entries, once)."""
@@ -117,7 +122,7 @@ class LlamaVocabulary:
         does so with is cut behind its first character.
         """
         tokens = self._behind_neutral(text)
-        made = self._special.intersection(tokens)
+        made = self.special.intersection(tokens)
         if not made:
             return tokens
         names = "|".join(re.escape(self._written[t].decode("utf-8", "replace")) for t in made)
@@ -400,11 +405,11 @@ def _plan(args: WorkerArgs, rung: Rung) -> Plan | None:
     weights = sum(part.stat().st_size for part in parts(path))
     if args.gpu_layers > 0:
         args = replace(args, gpu_layers=int(args.gpu_layers * rung.gpu_share))
-    gpu = int(_gpu_memory() * rung.gpu_share)
+    gpu = int(gpu_memory() * rung.gpu_share)
     return plan(path.name, header, weights, args, args.room or memory_limit(), gpu)
 
 
-def _gpu_memory() -> int:
+def gpu_memory() -> int:
     """Bytes that the machine's GPUs have free; those that share its own memory do not count."""
     if not llama_cpp.llama_supports_gpu_offload():
         return 0

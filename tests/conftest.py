@@ -207,11 +207,24 @@ def model_file() -> Path:
 
 
 @pytest.fixture(scope="session")
-def server_python() -> Path:
-    """The Python of an environment with a real llama.cpp server: made once, and kept in the cache folder."""
+def test_cache() -> Path:
+    """Where tests keep what they fetch, from one run to the next."""
     cache = Path(_caller.get("XDG_CACHE_HOME") or Path(_caller["HOME"], ".cache")) / "aerix-test"
-    folder = cache / f"{SERVER.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
     cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+@pytest.fixture(scope="session")
+def pip_environment() -> dict[str, str]:
+    """The variables of whoever runs the tests: they may say where pip finds the package index."""
+    return dict(_caller)
+
+
+@pytest.fixture(scope="session")
+def server_python(test_cache: Path) -> Path:
+    """The Python of an environment with a real llama.cpp server: made once, and kept in the cache folder."""
+    cache = test_cache
+    folder = cache / f"{SERVER.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
     with (cache / "server.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "ready").exists():

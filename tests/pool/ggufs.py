@@ -1,11 +1,14 @@
 """Small GGUF files, made to measure."""
 
 import struct
+from array import array
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-Value = str | int | float | bool | Sequence[str] | Sequence[int]
+if TYPE_CHECKING:
+    Value = str | int | float | bool | Sequence[str] | Sequence[int] | array[int] | array[float]
 
-LLAMA: dict[str, Value] = {
+LLAMA: "dict[str, Value]" = {
     "general.architecture": "llama",
     "general.name": "A test",
     "general.file_type": 15,
@@ -21,7 +24,7 @@ LLAMA: dict[str, Value] = {
 """The header of a model of seven billion numbers."""
 
 
-def gguf(values: Mapping[str, Value] = LLAMA, *, data: int = 64) -> bytes:
+def gguf(values: "Mapping[str, Value]" = LLAMA, *, data: int = 64) -> bytes:
     """A file with these values and one tensor of ``data`` bytes."""
     head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(values))
     body = head + b"".join(text(key) + value(one) for key, one in values.items())
@@ -34,7 +37,7 @@ def text(one: str) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def value(one: Value) -> bytes:
+def value(one: "Value") -> bytes:
     match one:
         case bool():
             return struct.pack("<I?", 7, one)
@@ -46,5 +49,8 @@ def value(one: Value) -> bytes:
             return struct.pack("<I", 8) + text(one)
         case [str(), *_]:
             return struct.pack("<IIQ", 9, 8, len(one)) + b"".join(text(str(part)) for part in one)
+        case array():
+            kind = {"i": 5, "f": 6}[one.typecode]
+            return struct.pack("<IIQ", 9, kind, len(one)) + one.tobytes()
         case _:
             return struct.pack(f"<IIQ{len(one)}I", 9, 4, len(one), *one)
