@@ -111,6 +111,7 @@ def _header_facts(model: "ResolvedModel") -> list[tuple[str, str]]:
 def _fit(model: "ResolvedModel") -> str:
     from aerix.actors import Refused
     from aerix.pool.fit import is_known, memory_limit, plan, size
+    from aerix.pool.gpu import free_on_gpus
     from aerix.pool.header import read_header
     from aerix.pool.workerargs import WorkerArgs
 
@@ -118,12 +119,13 @@ def _fit(model: "ResolvedModel") -> str:
     if not is_known(header):
         return "the file does not tell what it takes: it is only ever loaded alone"
     try:
-        found = plan("it", header, model.size, WorkerArgs(str(model.path)), limit)
+        found = plan("it", header, model.size, WorkerArgs(str(model.path)), limit, free_on_gpus())
     except Refused as refusal:
         return refusal.message
+    layers = f", {found.gpu_layers} layers on the GPU" if found.gpu_layers else ""
     return (
         f"a window of {found.window:,} tokens and {found.cells:,} cells take {size(found.total)} of the {size(limit)} that "
-        f"may be used ({size(found.weights)} of weights, {size(found.rows)} of cells, {size(found.compute)} to compute in)"
+        f"may be used ({size(found.weights)} of weights, {size(found.rows)} of cells, {size(found.compute)} to compute in){layers}"
     )
 
 

@@ -143,7 +143,7 @@ class _Model:
     @property
     def row(self) -> int:
         """One cell."""
-        return int(self.header.head_numbers * KV_BYTES[self.args.kv_type])
+        return max(1, int(self.header.head_numbers * KV_BYTES[self.args.kv_type]))
 
     @property
     def states(self) -> int:

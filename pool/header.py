@@ -63,8 +63,8 @@ class Header:
     @property
     def head_numbers(self) -> int:
         """Numbers that the keys and values of one token take, all layers together."""
-        heads = self.kv_heads if len(self.kv_heads) > 1 else self.kv_heads * self.layers
-        return sum(heads) * (self.key_length + self.value_length)
+        heads = sum(self.kv_heads) * (self.layers if len(self.kv_heads) == 1 else 1)
+        return heads * (self.key_length + self.value_length)
 
 
 def read_header(path: Path) -> Header:

@@ -249,8 +249,7 @@ class _Pull:
     def _check_room(self, folder: Path, files: Sequence[HubFile]) -> None:
         import shutil
 
-        here = sum(path.stat().st_size for path in folder.rglob("*.gguf*") if path.is_file())
-        needed = max(0, sum(file.size for file in files) - here)
+        needed = sum(file.size - min(file.size, _here(folder / file.path)) for file in files)
         free = shutil.disk_usage(folder).free
         if needed > free:
             raise self._failed(
@@ -403,6 +402,12 @@ class _Pull:
 
     def _failed(self, why: str) -> Refused:
         return _failed(self._ref, why)
+
+
+def _here(target: Path) -> int:
+    """Bytes of a file that have come: of all of it, or of its part."""
+    found = [path for path in (target, target.with_name(f"{target.name}.part")) if path.is_file()]
+    return max((path.stat().st_size for path in found), default=0)
 
 
 def _failed(ref: HubRef, why: str) -> Refused:

@@ -9,6 +9,7 @@ from typing import Any
 
 from aerix.actors import Refused
 from aerix.pool.fit import is_known, plan, size
+from aerix.pool.gpu import free_on_gpus
 from aerix.pool.header import read_header
 from aerix.pool.models import ResolvedModel
 from aerix.pool.workerargs import WorkerArgs
@@ -49,8 +50,8 @@ def need_of(model: ResolvedModel, flags: dict[str, Any]) -> Need:
     header = read_header(model.path)
     if not is_known(header):
         return lambda _: None
-    args = WorkerArgs(str(model.path), **flags)
-    return lambda room: plan(model.name, header, model.size, args, room).host
+    args, gpu = WorkerArgs(str(model.path), **flags), free_on_gpus()
+    return lambda room: plan(model.name, header, model.size, args, room, gpu).host
 
 
 def place(name: str, need: Need, tenants: Sequence[Tenant], limit: int) -> Place:

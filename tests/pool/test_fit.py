@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aerix.actors import Refused
 from aerix.pool.fit import KV_BYTES, Plan, is_known, memory_limit, plan, size
@@ -84,6 +86,33 @@ def test_a_header_that_says_too_little_has_no_plan() -> None:
     assert is_known(SEVEN)
     for blank in ("trained", "layers", "embedding", "key_length"):
         assert is_known(replace(SEVEN, **{blank: 0, "value_length": 0})) is False  # type: ignore[arg-type]
+
+
+NUMBER = st.integers(0, 2**64 - 1)
+
+
+@pytest.mark.rule("models.fit")
+@settings(max_examples=100, deadline=None)
+@given(
+    st.builds(
+        replace, st.just(SEVEN), trained=NUMBER, layers=NUMBER, embedding=NUMBER, feed_forward=NUMBER, heads=NUMBER,
+        kv_heads=st.lists(NUMBER, min_size=1, max_size=5).map(tuple), key_length=NUMBER, value_length=NUMBER,
+        vocabulary=NUMBER, recurrent=NUMBER, sliding_window=NUMBER,
+    ),
+    st.integers(1, 2**50), st.sampled_from([0, 10**9]), st.sampled_from(list(KV_BYTES)), st.sampled_from([0, 1, 10**6]),
+)  # fmt: skip
+def test_whatever_a_header_says_there_is_a_plan_that_fits_or_a_refusal(
+    header: Header, room: int, gpu: int, kind: str, memory: int
+) -> None:
+    if not is_known(header):
+        return
+    try:
+        found = fit(room, gpu, header, kv_type=kind, memory=memory)
+    except Refused as refusal:
+        assert refusal.code == "no_memory"
+    else:
+        assert 0 < found.window <= found.cells
+        assert found.host <= room
 
 
 def test_recurrent_layers_and_sliding_windows_take_their_part() -> None:
