@@ -44,7 +44,8 @@ class Output(Actor):
             case Message() if event.tool is not None:
                 complain(f"{event.call} {event.tool} {_shown(event.input)}{_why(event)}")
             case Message() if not event.kept:
-                complain(f"the turn was cut at {len(event.tokens or ())} tokens and is asked again")
+                length = len(event.tokens or ()) or (event.usage or {}).get("completion_tokens", 0)
+                complain(f"the turn was cut at {length} tokens and is asked again")
             case SessionEnd() if self._form == "json":
                 _write(json.dumps({name: getattr(event, name) for name in _END_FIELDS}).encode() + b"\n")
             case SessionEnd():

@@ -201,8 +201,9 @@ class Agent(Actor):
                 return turn
             if done.stop == "length":
                 self._context.leave_out(segment_id, done)
-                problem, kind = f"it was cut off at {len(done.tokens)} tokens", "cut"
-                text = prompt.cut(len(done.tokens), self._task.tools)
+                length = len(done.tokens) or done.usage.completion_tokens  # a model on a server has no ids
+                problem, kind = f"it was cut off at {length} tokens", "cut"
+                text = prompt.cut(length, self._task.tools)
             else:
                 self._context.add_turn(segment_id, done)
                 problem, kind = turn.message, "error"

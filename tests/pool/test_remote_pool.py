@@ -229,3 +229,32 @@ def test_a_request_runs_on_it_from_end_to_end(
     assert [message["role"] for message in told] == ["system", "user"]
     assert second["messages"][: len(told)] == told, "what was sent stays as it was"
     assert [message["role"] for message in second["messages"][len(told) :]] == ["assistant", "user"]
+
+
+@pytest.mark.rule("remote.request")
+@pytest.mark.rule("remote.key")
+def test_its_settings_reach_a_pool_that_is_started_for_it(
+    server: Fake, git_repo: Path, own_home: Path
+) -> None:
+    server.pages = {"/v1/models": {"data": [{"id": "m"}]}}
+    settings = own_home / ".config/aerix/settings.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(
+        f'models.main = "{server.ref}"\n[models."{server.ref}"]\nwindow = 9000\nkey_env = "MY_KEY"\n'
+    )
+    cut = says('{"thought"', finish="length", spent=usage(700, 33))
+    server.answers.extend([says("answer"), cut, turn(final="It is 6.")])
+    aerix = Aerix(git_repo)
+    try:
+        run = aerix("-p", "what is two times three", MY_KEY="sk-geheim")
+        shown = aerix("pool", "status")
+    finally:
+        aerix("pool", "stop")
+        aerix.close()
+    assert (run.code, run.out) == (0, "It is 6.\n"), run.err
+    assert "the turn was cut at 33 tokens and is asked again" in run.err
+    assert "window 9000, counts ≈" in shown.out
+    assert {headers.get("Authorization") for _, _, headers, _ in server.seen} == {"Bearer sk-geheim"}
+    state = own_home / ".local/state/aerix"
+    assert [path.name for path in state.rglob("*") if path.is_file() and b"geheim" in path.read_bytes()] == []
+    assert "geheim" not in run.err + shown.out
