@@ -329,7 +329,8 @@ class _Watch:
     def heard(self, event: Token | Progress | Starting | Recreated) -> None:
         match event:
             case Token():
-                self._journal.stream(event.data)
+                if not event.thinking:  # the log gets it with the turn; what is shown is the turn
+                    self._journal.stream(event.data)
             case Progress() if monotonic() - self._noted >= NOTE_EVERY_S:
                 self._noted = monotonic()
                 self._journal.note(f"reading the prompt: {event.done:,} of {event.total:,} tokens")

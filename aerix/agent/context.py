@@ -152,6 +152,8 @@ class Context:
             text=done.text,
             tokens=done.tokens,
             vocab=done.vocab,
+            thinking=done.thinking,
+            thinking_tokens=done.thinking_tokens or None,
             stop=done.stop,
             usage=asdict(done.usage),
             kept=kept,

@@ -94,7 +94,8 @@ class Segment(Event):
 class Message(Event):
     """A generated turn (role assistant, with its tokens and usage) or a tool's result (role user, with its call).
 
-    ``kept`` is false for a turn that was cut and did not join the context.
+    ``kept`` is false for a turn that was cut and did not join the context. What was thought before a turn,
+    ``thinking``, joins no context.
     """
 
     type: ClassVar[str] = "message"
@@ -103,6 +104,8 @@ class Message(Event):
     text: str
     tokens: list[int] | None = None
     vocab: str | None = None
+    thinking: str | None = None
+    thinking_tokens: list[int] | None = None
     stop: str | None = None
     usage: dict[str, Any] | None = None
     kept: bool = True
