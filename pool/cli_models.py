@@ -98,7 +98,11 @@ def _header_facts(model: "ResolvedModel") -> list[tuple[str, str]]:
     header = read_header(model.path)
     heads = f"{header.layers} layers, {header.vocabulary:,} vocabulary entries"
     sliding = f", a part of its layers sees {header.sliding_window:,}" if header.sliding_window else ""
-    template = "in the file" if header.template else "none in the file; `template` in its settings names one"
+    template = (
+        "in the file"
+        if header.template
+        else "none in the file: one of Aerix's own is used where it fits, or that of the setting `template`"
+    )
     return [
         ("name", header.name or "not told"),
         ("architecture", ", ".join(filter(None, (header.architecture, header.quantization, heads)))),
