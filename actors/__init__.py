@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StartFailed,
         Stop,
         System,
+        Taken,
         Tick,
     )
     from aerix.actors.supervisor import (
@@ -44,7 +45,7 @@ __all__ = [
     "Actor", "Answer", "Bound", "Call", "CallCancelled", "Cancel", "Cancelled", "ChildSpec", "Clock",
     "DeadlineExceeded", "Down", "Exhausted", "Exit", "FindChild", "GivenUp", "Gone", "Intensity", "Ledger",
     "Left", "ManualClock", "Outcome", "Piece", "Ref", "Refused", "Reply", "RestartWindow", "Spent",
-    "StartChild", "StartFailed", "Started", "Stop", "StopChild", "Supervisor", "System", "Tick", "Timer",
+    "StartChild", "StartFailed", "Started", "Stop", "StopChild", "Supervisor", "System", "Taken", "Tick", "Timer",
     "launch", "on", "replay", "start", "whereis",
 ]  # fmt: skip
 

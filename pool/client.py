@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import aerix.pool.protocol as p
-from aerix.actors import Actor, Answer, CallCancelled, Exit, Refused, Tick, Timer, on
+from aerix.actors import Actor, Answer, CallCancelled, Exit, Refused, Taken, Tick, Timer, on
+from aerix.actors.bounds import CHILD_CREDIT
 from aerix.actors.wire import Plain, WireError
 from aerix.pool.address import holder
 from aerix.pool.bounds import AUTOSTART_EVERY, CONTROL, FRAMES, LINK_QUEUE
@@ -24,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 POOL_UNREACHABLE = frozenset({
-    "no_pool", "pool_exited", "pool_start_timeout", "pool_silent", "protocol_version", "socket_refused", "member_failed",
+    "no_pool", "pool_exited", "pool_start_timeout", "pool_silent", "member_lost", "protocol_version", "socket_refused", "member_failed",
     "model_missing", "model_unknown", "model_ambiguous", "model_not_gguf", "model_broken_file", "no_memory", "model_pull_failed", "model_hash", "load_failed",
 })  # fmt: skip
 """Refusals that mean: no pool or no model (exit code 4)."""
@@ -44,6 +45,8 @@ class _Asked:
     line: Line | None = None
     heard: float = 0.0
     timer: Timer | None = None
+    untaken: int = 0
+    """Pieces that the asker has not handled yet."""
     unwanted: bool = False
     """Whether nobody waits any more; a context that is made all the same is dropped."""
 
@@ -132,6 +135,8 @@ class PoolLink(Actor):
         asked.heard = self.clock.now()
         asked.timer = self.after(asked.silence_s, (self._check_silence, asked))
         if asked.generates:
+            if asked.answer.takes_pieces:
+                asked.answer.credit = CHILD_CREDIT.count
             self._send_apart(asked)
         elif self._control is not None:
             asked.line = self._control
@@ -185,10 +190,23 @@ class PoolLink(Actor):
         asked.heard = self.clock.now()
         if isinstance(message, (p.Token, p.Progress)):
             asked.answer.piece(message)
+            self._untaken(asked, 1)
         elif isinstance(message, p.Error):
             self.finish(asked, Refused(message.code, message.message))
         else:
             self.finish(asked, message)
+
+    @on(Taken)
+    def _taken(self, message: Taken) -> None:
+        if asked := next((a for a in self._asked.values() if a.answer.token == message.token), None):
+            asked.heard = self.clock.now()
+            self._untaken(asked, -message.count)
+
+    def _untaken(self, asked: _Asked, pieces: int) -> None:
+        """Read on only as fast as the asker handles what comes."""
+        if asked.answer.credit and asked.line is not None:
+            asked.untaken += pieces
+            asked.line.hold(asked.untaken >= asked.answer.credit)
 
     def misread(self, line: Line, plain: Plain, error: WireError) -> None:
         """An answer came that cannot be read."""

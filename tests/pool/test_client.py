@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from aerix.actors import Actor, DeadlineExceeded, Ref, Refused
+from aerix.actors.bounds import CHILD_CREDIT
 from aerix.pool import protocol as p
 from aerix.pool import starter
 from aerix.pool.client import Connect, PoolContext, Recreated, Starting, load_member
@@ -205,6 +206,27 @@ def test_members_that_were_loaded_are_loaded_again_on_the_next_daemon(
     stop(link)
 
 
+@pytest.mark.rule("pool.daemon-holds-nothing")
+def test_a_load_whose_daemon_dies_is_asked_of_the_next_one(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
+    main, extra = script({"text": "main"}), script({"text": "extra"})
+    daemon = pool(main)
+    link = client.link(autostart=True, load=(main,))
+    link.ask(Connect(), PATIENCE)
+    os.kill(daemon.process.pid, signal.SIGSTOP)  # it takes the request, and answers nothing
+
+    def work(me: Actor) -> object:
+        killer = threading.Timer(0.2, daemon.process.kill)
+        killer.start()
+        info = load_member(me, link, extra)
+        killer.join()
+        return info.name
+
+    assert client.runner().ask(Do(work), PATIENCE) == extra
+    stop(link)
+
+
 @pytest.mark.rule("bounds.lost-twice")
 def test_two_losses_in_a_row_without_a_new_token_are_a_named_failure(
     pool: Daemons, script: Scripts, client: Clients
@@ -269,6 +291,31 @@ def test_an_unknown_context_is_made_anew(pool: Daemons, script: Scripts, client:
 
 
 # --- several at once, and cancels ---------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("process.credit")
+def test_an_agent_that_does_not_listen_is_not_flooded_and_misses_nothing(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
+    text = "a" * 20_000
+    ref = script({"text": text}, window=32_000)
+    pool(ref)
+    link, runner = client.link(), client.runner()
+
+    def use(context: PoolContext) -> object:
+        waiting: list[int] = []
+
+        def listen(_: object) -> None:
+            for _ in range(0 if waiting else 20):
+                link.ask(p.Status(0), PATIENCE)  # by their answers, the pool had the time to send a lot
+            waiting.append(runner.queued)
+
+        done = context.generate(25_000, on_event=listen)
+        return done.text, max(waiting)
+
+    said, most = on_context(runner, link, ref, use)
+    assert said == text
+    assert most <= CHILD_CREDIT.count + 1, "what an agent has not handled must not pile up"
 
 
 @pytest.mark.rule("pool.shared")
