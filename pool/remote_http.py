@@ -169,7 +169,10 @@ class Server:
 
     def _trouble(self, error: Exception, *, patient: bool) -> Trouble:
         match error:
-            case httpx.ConnectTimeout() | httpx.ConnectError():
+            case httpx.ConnectTimeout():
+                why = f"nobody answers in {REMOTE_CONNECT.value:g} s"
+                return Trouble(self._refused("server_unreachable", why), again=patient)
+            case httpx.ConnectError():
                 again = patient and not isinstance(_cause(error), ssl.SSLError)
                 return Trouble(
                     self._refused("server_unreachable", f"nobody answers ({_reason(error)})"), again

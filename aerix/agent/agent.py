@@ -333,7 +333,8 @@ class _Watch:
                     self._journal.stream(event.data)
             case Progress() if monotonic() - self._noted >= NOTE_EVERY_S:
                 self._noted = monotonic()
-                self._journal.note(f"reading the prompt: {event.done:,} of {event.total:,} tokens")
+                read = f"reading the prompt: {event.done:,} of {event.total:,} tokens"
+                self._journal.note(read if event.total else "waiting for the model")
             case Recreated():
                 self._journal.note(f"the model was lost and is asked again ({event.message})")
             case Starting():

@@ -125,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
         if found is None:
             status(404, {"error": {"message": "File Not Found"}})(self)
         else:
-            status(200, found)(self)
+            (found if callable(found) else status(200, found))(self)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -196,6 +196,21 @@ def test_nobody_at_the_address_is_said_so(server: Fake, monkeypatch: pytest.Monk
     assert failed.message == f"the server at {base}: nobody answers (Connection refused) (tried 2 times)"
 
 
+@pytest.mark.rule("remote.tried-again")
+def test_an_address_that_takes_no_connection_is_given_up(
+    server: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AERIX_BOUND_REMOTE_CONNECT", "0.1")
+    monkeypatch.setenv("AERIX_BOUND_REMOTE_TRIES", "2")
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+        socket.create_connection(full.getsockname()),
+    ):
+        failed = refusal(server, ref=f"http://127.0.0.1:{full.getsockname()[1]}/v1#m")
+    assert failed.code == "server_unreachable"
+    assert failed.message.endswith("nobody answers in 0.1 s (tried 2 times)")
+
+
 # --- what broke off -----------------------------------------------------------------------------------------------
 
 

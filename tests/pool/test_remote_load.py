@@ -1,6 +1,8 @@
 """How a model on a server is found and tried out at its load: what it can do, its window, its counts, its key."""
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from aerix.pool.remote_http import Server
 from aerix.pool.remote_load import Facts, look
 from aerix.pool.workerargs import WorkerArgs
 from tests.pool.owner import Asked, Owner, worker
-from tests.pool.remote_server import WINDOW, chunk, fake, says, status, streams, usage
+from tests.pool.remote_server import WINDOW, Hold, chunk, fake, is_silent, says, status, streams, usage
 
 HI = p.Segment("u1", "user", "Hi")
 JSON = p.Constraint(schema={"type": "object", "properties": {}, "additionalProperties": False})
@@ -103,6 +105,23 @@ def test_a_window_that_nobody_tells_is_asked_of_the_user() -> None:
         with pytest.raises(Refused, match="does not say how large the window is") as caught:
             looked(server.ref)
         assert caught.value.code == "server_no_window"
+
+
+@pytest.mark.rule("remote.window")
+def test_what_a_server_tells_too_late_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AERIX_BOUND_REMOTE_ASK", "0.1")
+    hold = Hold()
+    with fake() as server:
+        server.pages["/props"] = is_silent(hold)
+        assert looked(server.ref).window == WINDOW
+        assert hold.closed.wait(10)
+
+
+@pytest.mark.rule("rooms.llama-in-worker")
+def test_its_process_loads_no_engine() -> None:
+    code = "import sys, aerix.pool.remote_worker; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"llama_cpp", "numpy", "llguidance", "jinja2", "pykka"} & set(done.stdout.split()) == set()
 
 
 @pytest.mark.rule("remote.no-model")

@@ -13,9 +13,10 @@ import pytest
 from aerix.actors import Actor, Refused
 from aerix.pool import protocol as p
 from aerix.pool.client import PoolContext, Recreated, load_member
+from aerix.session.events import Event, Note
 from tests.pool.daemons import AERIX, PATIENCE, Clients, Daemons, Do, Wire, user
 from tests.pool.remote_server import Fake, Hold, chunk, fake, is_silent, says, slams, status, streams, usage
-from tests.runs import Aerix, results
+from tests.runs import Aerix, Desk, results
 
 
 @pytest.fixture
@@ -146,6 +147,24 @@ def test_a_first_word_after_a_long_time_is_waited_for(
     assert {(one.done, one.total) for one in heard.events[:20]} == {(0, 0)}
 
 
+@pytest.mark.rule("remote.silence")
+def test_whoever_waits_for_a_first_word_is_told_so(
+    pool: Daemons, client: Clients, server: Fake, git_repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aerix.agent.agent.NOTE_EVERY_S", 0.0)
+    pool(POOL_HELD_PROGRESS=0.05)
+    hold = Hold()
+    server.answers.extend([says("answer"), is_silent(hold, *turn_bytes(final="It is 6."))])
+    desk = Desk(client.settings(), git_repo, git_repo.parent, server.ref)
+
+    def heard(one: Event) -> None:
+        if isinstance(one, Note) and one.text == "waiting for the model":
+            hold.let_go()
+
+    desk.heard = heard
+    assert desk("what is two times three").end.text == "It is 6."
+
+
 # --- loading ------------------------------------------------------------------------------------------------------
 
 
@@ -197,8 +216,12 @@ def test_a_load_that_fails_says_why_in_the_servers_words(
 # --- the whole program --------------------------------------------------------------------------------------------
 
 
+def turn_bytes(**fields: Any) -> tuple[bytes, ...]:
+    return chunk(json.dumps({"thought": "On it."} | fields)), chunk(finish="stop"), usage(700, 20, 650)
+
+
 def turn(**fields: Any) -> Any:
-    return says(json.dumps({"thought": "On it."} | fields), spent=usage(700, 20, 650))
+    return streams(*turn_bytes(**fields))
 
 
 @pytest.mark.rule("remote.request")
