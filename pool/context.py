@@ -210,15 +210,24 @@ def load_member(
     on_event: OnEvent | None = None,
     deadline_s: float | None = None,
 ) -> MemberInfo:
-    """Load a model, or find it loaded; blocks ``actor`` for at most ``deadline_s``. Raises Refused."""
+    """Load a model, or find it loaded; blocks ``actor`` for at most ``deadline_s``. Raises Refused.
+
+    A pool that is lost meanwhile is asked again, the next one most likely; ``member_lost`` after two losses.
+    """
     from aerix.pool.models import resolve
 
     limit = AUTOSTART.value if deadline_s is None else deadline_s
     model = resolve(ref)
     file = str(model.path) if model.kind == "gguf" and model.present else ""
-    loaded = _ask(actor, link, MemberLoad(0, model.name, flags or {}, file), on_event, 2 * limit)
-    assert isinstance(loaded, MemberLoaded)
-    return loaded.member
+    losses = _Losses("member_lost")
+    while True:
+        try:
+            loaded = _ask(actor, link, MemberLoad(0, model.name, flags or {}, file), on_event, 2 * limit)
+        except Refused as refusal:
+            losses.count(refusal)
+        else:
+            assert isinstance(loaded, MemberLoaded)
+            return loaded.member
 
 
 def _ask(actor: Actor, link: Ref, message: Any, on_event: OnEvent | None, deadline_s: float) -> Any:

@@ -59,9 +59,10 @@ class Line:
 
     def hold(self, held: bool) -> None:
         """Hand nothing on, and read nothing, for now; or do so again."""
-        self._held = held
-        if not held:
-            self._hand_on_all()
+        if held != self._held:
+            self._held = held
+            if not held:
+                self._hand_on_all()
 
     def send(self, message: Any, answers: int | None = None) -> None:
         """Send a message; ``answers`` is the request id that it carries, in place of its own.

@@ -20,7 +20,12 @@ from aerix.pool.protocol import Constraint, Done, Sampling, Segment, Token
 from tests.pool.daemons import Do, Runner, user
 
 PATIENT = 120.0  # seconds for one thing, some kills included
-GIVEN_UP = {"generation_lost", "context_lost", "pool_silent"}  # two losses in a row: a named end
+GIVEN_UP = {
+    "generation_lost",
+    "context_lost",
+    "member_lost",
+    "pool_silent",
+}  # two losses in a row: a named end
 EXACT = Sampling(temperature=0.0, seed=1)
 SCHEMA = {
     "type": "object",
@@ -75,7 +80,7 @@ class Client:
             thing(me)
         except Refused as refusal:
             if refusal.code not in GIVEN_UP:
-                raise
+                raise Wrong(f"{thing.__name__}: {refusal.code}: {refusal}") from None
             return f"{thing.__name__} given up: {refusal.code}"
         return thing.__name__
 
