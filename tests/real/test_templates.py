@@ -72,6 +72,7 @@ def test_no_text_makes_a_special_token_of_the_default_model(model_file: Path) ->
     vocabulary = load_vocabulary(str(model_file))
     hold_special(vocabulary)
     hold_prompts(vocabulary)
+    assert judge(vocabulary.chat_template or "").kind == "exact"
 
 
 @pytest.mark.rule("constraint.thinking-first")
