@@ -1,12 +1,15 @@
 """A server that misbehaves, in every way that is known of servers: each ends in an answer, or in a named failure."""
 
 import asyncio
+import json
 import socket
 import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aerix.actors import Refused
 from aerix.pool import protocol as p
@@ -15,7 +18,7 @@ from aerix.pool.remote_chat import Way
 from aerix.pool.remote_counts import Counts
 from aerix.pool.remote_http import Server
 from aerix.pool.remote_load import Facts
-from aerix.pool.remote_stream import Events, Finished, Garbled, Said, Spent, Text, quoted
+from aerix.pool.remote_stream import Events, Finished, Garbled, Said, Spent, Text, Told, quoted, said
 from aerix.pool.remote_turn import Turn
 from tests.pool.remote_server import (
     DONE,
@@ -355,6 +358,40 @@ def test_a_stream_may_be_cut_at_every_byte() -> None:
 def test_nested_nonsense_is_garbled() -> None:
     with pytest.raises(Garbled):
         list(Events().feed(b"data: " + b"[" * 100_000 + b"\n\n"))
+
+
+NAMES = st.sampled_from(
+    [
+        "choices",
+        "delta",
+        "message",
+        "content",
+        "reasoning",
+        "finish_reason",
+        "usage",
+        "prompt_tokens",
+        "error",
+        "code",
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.rule("remote.misbehaviour")
+@settings(deadline=None)
+@given(VALUES)
+def test_whatever_json_comes_is_an_answer_or_has_a_name(value: object) -> None:
+    try:
+        found = list(said(json.dumps(value)))
+    except (Garbled, Told) as named:
+        assert str(named).isprintable()
+        assert len(str(named)) < 1000
+    else:
+        assert all(isinstance(one, Text | Finished | Spent) for one in found)
 
 
 def test_words_are_quoted_in_one_short_line() -> None:
