@@ -95,6 +95,10 @@ class Members(Supervisor):
         )
         return spec, found.leave
 
+    def _names(self) -> list[str]:
+        """The members that are up."""
+        return [actor.removeprefix(member_actor("")) for actor in self.refs()]
+
     def _in_use(self, name: str) -> bool:
         return name in self._starting or bool(self._users.get(name)) or self._opening
 
@@ -147,7 +151,8 @@ class Members(Supervisor):
         if name in self._starting:
             raise Refused("member_in_use", f"{name} is being loaded")
         if whereis(member_actor(name)) is None:
-            raise Refused("unknown_member", f"the pool has no member {name!r:.200}")
+            has = ", ".join(sorted(self._names())) or "none"
+            raise Refused("unknown_member", f"the pool has no member {name!r:.200}; it has: {has}")
         others = self._users.get(name, set()) - {message.connection}
         if others:
             raise Refused("member_in_use", f"{name} is in use: connections {len(others)}")

@@ -165,7 +165,9 @@ def test_the_command_line_loads_and_unloads(pool: Daemons, script: Scripts, wire
     while (gone := says("unload", f"{ref} max_batch=2")).returncode:  # until the end of `one` was noticed
         assert "is in use" in gone.stderr
     assert gone.stdout == f"{ref} max_batch=2 is unloaded\n"
-    assert says("unload", ref).stderr == f"aerix: the pool has no member {ref!r}\n"
+    says("load", ref, "--threads", "1")
+    missed = says("unload", ref)
+    assert missed.stderr == f"aerix: the pool has no member {ref!r}; it has: {ref} threads=1\n"
     assert says("load", "nonsense").returncode == 4
     assert "REF" in says("load", "--help").stdout
     assert "NAME" in says("unload", "--help").stdout
