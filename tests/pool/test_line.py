@@ -30,7 +30,7 @@ def pushed(one: Wire, data: bytes, total: int) -> int:
         try:
             count = one.sock.send(rest)
         except BlockingIOError:
-            if not select.select([], [one.sock], [], 0.5)[1]:
+            if not select.select([], [one.sock], [], 0.2)[1]:
                 return sent
             continue
         sent, rest = sent + count, rest[count:]
@@ -114,12 +114,12 @@ def test_a_client_that_goes_without_having_read_is_forgotten(
 def test_a_generation_for_a_slow_reader_is_done_in_its_time_and_reaches_it_whole(
     pool: Daemons, script: Scripts, wire: Open
 ) -> None:
-    text = "x" * 30_000  # a token each, over a megabyte of frames
-    ref = script({"text": text, "match": "long"}, {"text": "fine", "match": "short"}, window=40_000)
+    text = "x" * 12_000  # a token each: more than the socket takes
+    ref = script({"text": text, "match": "long"}, {"text": "fine", "match": "short"}, window=16_000)
     slow, other = wire(pool(ref, POOL_UNREAD=4000).socket), wire(pool.socket)
     slow.hello()
     other.hello()
-    id_ = slow.send("Generate", context=slow.create(ref, "long"), max_tokens=35_000)
+    id_ = slow.send("Generate", context=slow.create(ref, "long"), max_tokens=14_000)
     assert other.ask("Generate", context=other.create(ref, "short"), max_tokens=9)["text"] == "fine"
     data, tokens = b"", 0
     while (frame := slow.get()) and frame["type"] != "Done":
