@@ -49,6 +49,7 @@ def test_a_worker_that_is_ready_has_tested_itself(owner: Owner, rung: int) -> No
         "cells": 17408,
         "vocab": "",
         "json": True,
+        "thinking": 0,
         "threads": 0,
         "settings": LADDER[rung].sentence,
         "note": "",
