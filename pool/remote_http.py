@@ -65,10 +65,18 @@ class Server:
         await self._client.aclose()
 
     async def ask(self, url: str, body: object = None) -> Any:
-        """The JSON that the server answers at a path of its own; None where it has no such thing, or says it late."""
+        """The JSON that the server answers at a path of its own; None where it has no such thing, or says it late.
+
+        Asked once more where the connection is lost: an idle one may be, at any time.
+        """
+        method = "GET" if body is None else "POST"
         try:
             async with asyncio.timeout(REMOTE_ASK.value):
-                return json.loads(await self._whole("GET" if body is None else "POST", url, body))
+                try:
+                    data = await self._whole(method, url, body)
+                except (httpx.NetworkError, httpx.RemoteProtocolError):
+                    data = await self._whole(method, url, body)
+                return json.loads(data)
         except (
             httpx.HTTPError,
             httpx.InvalidURL,

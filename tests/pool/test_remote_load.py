@@ -14,7 +14,18 @@ from aerix.pool.remote_http import Server
 from aerix.pool.remote_load import Facts, look
 from aerix.pool.workerargs import WorkerArgs
 from tests.pool.owner import Asked, Owner, worker
-from tests.pool.remote_server import WINDOW, Hold, chunk, fake, is_silent, says, status, streams, usage
+from tests.pool.remote_server import (
+    WINDOW,
+    Handler,
+    Hold,
+    chunk,
+    fake,
+    is_silent,
+    says,
+    status,
+    streams,
+    usage,
+)
 
 HI = p.Segment("u1", "user", "Hi")
 JSON = p.Constraint(schema={"type": "object", "properties": {}, "additionalProperties": False})
@@ -115,6 +126,17 @@ def test_what_a_server_tells_too_late_is_not_known(monkeypatch: pytest.MonkeyPat
         server.pages["/props"] = is_silent(hold)
         assert looked(server.ref).window == WINDOW
         assert hold.closed.wait(10)
+
+
+@pytest.mark.rule("remote.window")
+def test_a_connection_that_is_lost_while_a_server_tells_of_itself_is_made_anew() -> None:
+    with fake() as server:
+
+        def slams_once(handler: Handler) -> None:
+            server.pages["/props"] = {"default_generation_settings": {"n_ctx": 5000}}
+
+        server.pages["/props"] = slams_once
+        assert looked(server.ref).window == 5000
 
 
 @pytest.mark.rule("rooms.llama-in-worker")
