@@ -266,6 +266,39 @@ SEQUENCES = Bound(
     "the least recently used goes",
     least=1,
 )
+CHUNK = Bound(
+    "prefix.chunk",
+    256,
+    "rows of one snapshot",
+    "worker",
+    "cut",
+    "more snapshots",
+    least=1,
+)
+DISK = Bound(
+    "prefix.disk",
+    512 * 1024 * 1024,
+    "bytes of pinned heads on disk",
+    "worker",
+    "cut",
+    "the least recently used goes",
+)
+DISK_HEADER = Bound(
+    "prefix.disk-header", 8 * 1024 * 1024, "bytes of a file's header", "worker", "cut", "it is passed over"
+)
+DISK_QUEUE = Bound("prefix.disk-queue", 4, "heads on their way to the disk", "worker", "cut", "not written")
+DISK_CLOSE = Bound(
+    "prefix.disk-close", 2, "seconds for what is being written", "worker", "cut", "not written"
+)
+SNAPSHOTS = Bound(
+    "prefix.snapshots",
+    8 * 1024**3,
+    "bytes of snapshots where nothing else is set",
+    "worker",
+    "cut",
+    "the least recently used goes",
+    "--context-budget",
+)
 CONTEXTS = Bound("worker.contexts", 1024, "contexts", "worker", "refuse", "refused: too_many_contexts")
 QUEUE = Bound("worker.queue", 256, "generations that wait", "worker", "refuse", "refused: pool_busy")
 SEGMENTS = Bound(
@@ -327,7 +360,7 @@ UNSCORED = Bound("worker.unscored", 8, "tokens of a OneOf that is not scored", "
 
 WORKER_ROWS = (
     BATCH, SEQUENCES, CONTEXTS, QUEUE, PASSED_OVER, PROMPT_SLICE, REPLY_SLICE, SEGMENTS, SCHEMA, SCHEMA_STATES, SCHEMA_FUEL, SCHEMA_ITEMS, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
-    THINKING, UNSCORED,
+    THINKING, UNSCORED, CHUNK, DISK, DISK_HEADER, DISK_QUEUE, DISK_CLOSE, SNAPSHOTS,
 )  # fmt: skip
 
 # --- models on servers --------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Choice:
     def open(self) -> bool:
         """See Generation. The texts ask for their cells when their turn comes."""
         prompt = self.job.prompt
-        self._lease = self._bench.admit(prompt.tokens, reserve=0)
+        self._lease = self._bench.store.admit(prompt.tokens, reserve=0, prompt=prompt)
         if self._lease:
             self._times.restored()
             scene = Scene(prompt.segments, len(prompt.tokens), resumed=False, texts=tuple(self._texts))
@@ -64,7 +64,7 @@ class Choice:
         if not self._scores:
             sequence, tokens = self._leased.sequence, self.job.prompt.tokens
             at = len(self._bench.shelf.tokens(sequence))
-            end = min(at + limit, len(tokens))
+            end = self._bench.store.until(sequence, min(at + limit, len(tokens)))
             return [Row(tokens[i], i, sequence, i == len(tokens) - 1) for i in range(at, end)]
         return self._waiting[:limit]
 
@@ -82,13 +82,12 @@ class Choice:
         if tokens and not self.job.request.start:
             data = b"".join(self._vocabulary.piece(token) for token in tokens)
             self._send(p.Token(self.job.request.id, tokens, data))
-        start = self._lease.start if self._lease else 0
         self.done = p.Done(
             self.job.request.id,
             stop,
             "" if best is None else self._texts[best],
             tokens,
-            self._times.usage(len(self.job.prompt.tokens), len(tokens), start),
+            self._times.usage(len(self.job.prompt.tokens), len(tokens), self._lease),
             self._vocabulary.digest,
             choice=best,
             scores=None if best is None else self._scores,
@@ -108,7 +107,7 @@ class Choice:
         return self._lease
 
     def _take_prompt(self, rows: list[Row], logits: "list[Logits]") -> None:
-        self._bench.shelf.commit(self._leased.sequence, [row.token for row in rows])
+        self._bench.store.commit(self._leased.sequence, [row.token for row in rows])
         if logits:
             self._times.filled()
             self._scores = log_probabilities(logits[0], [tokens[0] for tokens in self._tokens])
@@ -121,7 +120,7 @@ class Choice:
         """Each row tells the probability of its text's next token, the last one that of the turn's end."""
         texts = {sequence: text for text, sequence in self._forks.items()}
         for row, after in zip(rows, logits, strict=True):
-            self._bench.shelf.commit(row.sequence, [row.token])
+            self._bench.store.commit(row.sequence, [row.token])
             text = texts[row.sequence]
             at = row.position - len(self.job.prompt.tokens) + 1
             self._scores[text] += self._next_score(self._tokens[text][at : at + 1], after)
@@ -150,7 +149,7 @@ class Choice:
 
     def _fork(self, text: int) -> bool:
         prompt, tokens = self.job.prompt.tokens, self._tokens[text]
-        lease = self._bench.admit([*prompt, *tokens], reserve=0, latest=len(prompt))
+        lease = self._bench.store.admit([*prompt, *tokens], reserve=0, latest=len(prompt))
         if lease:
             self._forks[text] = lease.sequence
             self._waiting += [

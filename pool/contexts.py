@@ -4,7 +4,9 @@ A context id is random, so that one from before a restart is unknown and never a
 """
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 
 from aerix.actors import Refused
 from aerix.actors.log import log
@@ -43,6 +45,10 @@ class Prompt:
     """With the opening of the model's turn, where the answer follows at once."""
     thinking: Thinking | None = None
     """The same with the opening of a thinking stretch, for a model that thinks first."""
+    ends: tuple[int, ...] = ()
+    """Rows up to the end of each segment."""
+    head: int = 0
+    """Rows of the pinned head: what other contexts begin with too."""
 
 
 class Contexts:
@@ -89,10 +95,13 @@ class Contexts:
         if not context.segments:
             raise Refused("empty_context", "The context has no segment: there is nothing to answer to.")
         opening, tokens = self._template.opening(context.roles), context.flat()
+        ends = tuple(accumulate(map(len, context.tokens)))
         return Prompt(
             tuple(context.segments),
             (*tokens, *self._template.tokens(opening.answer)),
             self._thinking(tokens, opening),
+            ends,
+            head_of(context.segments, ends),
         )
 
     # --- private --------------------------------------------------------------------------------------------------
@@ -174,6 +183,15 @@ class Contexts:
         """Tokens of the opening of the model's turn, at most."""
         openings = () if opening is None else (opening.answer, opening.thought)
         return max((len(self._template.tokens(text)) for text in openings), default=0)
+
+
+def head_of(segments: list[p.Segment], ends: Sequence[int]) -> int:
+    """Rows of the pinned segments that a context begins with, but for the question that its first turn answers."""
+    pinned = sum(1 for _ in takewhile(lambda segment: segment.pinned, segments))
+    turn = next((at for at, segment in enumerate(segments) if segment.role == "assistant"), len(segments))
+    if pinned >= turn > 0 and segments[turn - 1].role == "user":
+        pinned = turn - 1
+    return ends[pinned - 1] if pinned else 0
 
 
 def check_tokens(tokens: list[int], vocabulary: Vocabulary) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from aerix.actors import Refused
 from aerix.actors.log import log
-from aerix.pool.bounds import BATCH, SEQUENCES
+from aerix.pool.bounds import BATCH, CHUNK, SEQUENCES
 from aerix.pool.fit import KV_BYTES, Plan, cells_for, is_known, memory_limit, plan, windows
 from aerix.pool.header import read_header
 from aerix.pool.ladder import Rung
@@ -30,6 +30,7 @@ from aerix.pool.workerargs import WorkerArgs
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
+    from numpy.typing import NDArray
 
     from aerix.pool.rows import Logits
 
@@ -40,6 +41,8 @@ _ERROR = 4
 _PIECE_BYTES = 4096
 _DECODED, _NO_SLOT, _ABORTED = 0, 1, 2
 _GPU = 1
+_SPARE = SEQUENCES.count
+"""A sequence beyond those of the shelf, for rows on their way out and in."""
 _KV_TYPES: dict[str, int] = {kind: getattr(llama_cpp, f"GGML_TYPE_{kind.upper()}") for kind in KV_BYTES}
 _STRIPS_LEFT, _STRIPS_RIGHT = llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP, llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP
 
@@ -280,6 +283,7 @@ class LlamaEngine:
             sequences=SEQUENCES.count,
             batch=batch,
             threads=threads,
+            chunk=_chunk(llama_cpp.llama_model_n_swa(self._model.pointer)),
         )
         self._threads = threads
 
@@ -306,8 +310,35 @@ class LlamaEngine:
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, upto)
 
     def cut(self, sequence: int, at: int) -> bool:
-        """See Engine."""
+        """See Engine. A cache that keeps only what sliding windows still see may lack what came before the cut."""
+        inside = 0 < at <= llama_cpp.llama_memory_seq_pos_max(self._memory, sequence)
+        if self._windowed and inside:
+            return False
         return bool(llama_cpp.llama_memory_seq_rm(self._memory, sequence, at, -1))
+
+    def save(self, sequence: int, start: int, end: int) -> memoryview | None:
+        """See Engine. A stretch is what a sequence holds that shares only these rows."""
+        source = _SPARE if self.facts.cuttable else sequence
+        if self.facts.cuttable:
+            llama_cpp.llama_memory_seq_cp(self._memory, sequence, source, start, end)
+        data = np.empty(llama_cpp.llama_state_seq_get_size(self._context, source), dtype=np.uint8)
+        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(data), data.size, source)
+        if self.facts.cuttable:
+            llama_cpp.llama_memory_seq_rm(self._memory, source, -1, -1)
+        return data.data if written == data.size else None
+
+    def load(self, sequence: int, data: memoryview, start: int, end: int) -> bool:
+        """See Engine."""
+        target = _SPARE if self.facts.cuttable else sequence
+        raw = np.frombuffer(data, dtype=np.uint8)
+        size = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(raw), raw.size, target)
+        taken = bool(size == raw.size)
+        if not self.facts.cuttable:
+            return taken
+        if taken:
+            llama_cpp.llama_memory_seq_cp(self._memory, target, sequence, start, end)
+        llama_cpp.llama_memory_seq_rm(self._memory, target, -1, -1)
+        return taken
 
     def stuck(self, sequence: int, allowed: list[bytes]) -> Refused:
         """Logits that are no numbers: a damaged file, or arithmetic that broke."""
@@ -341,6 +372,7 @@ class LlamaEngine:
         shapes = [(planned.window, planned.cells)] if planned is not None else untold(args, trained)
         for window, cells in shapes:
             params = self._params(args, cells, threads, batch)
+            self._windowed = llama_cpp.llama_model_n_swa(self._model.pointer) > 0 and not params.swa_full
             context = llama_cpp.llama_init_from_model(self._model.pointer, params)
             if context:
                 return context, min(window, llama_cpp.llama_n_ctx_seq(context))
@@ -357,7 +389,7 @@ class LlamaEngine:
         params.n_ctx = cells
         params.type_k = params.type_v = _KV_TYPES[args.kv_type]
         params.n_batch = params.n_ubatch = batch
-        params.n_seq_max = SEQUENCES.count
+        params.n_seq_max = SEQUENCES.count + 1
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = True
         # The callback is asked between any two operations, about 1,000 times a token. C's strlen is false on an empty
@@ -387,6 +419,18 @@ class LlamaEngine:
         address = ctypes.addressof(pointer.contents)
         logits: Logits = np.ctypeslib.as_array((ctypes.c_float * self.vocabulary.size).from_address(address))
         return logits
+
+
+def _bytes_of(array: "NDArray[np.uint8]") -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
+def _chunk(sliding_window: int) -> int:
+    """Rows of a snapshot: llama.cpp leaves out of one what the sliding window does not see from its last row."""
+    chunk = CHUNK.count
+    while sliding_window and chunk > max(sliding_window // 2, 1):
+        chunk //= 2
+    return chunk
 
 
 def untold(args: WorkerArgs, trained: int) -> list[tuple[int, int]]:

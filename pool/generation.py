@@ -5,7 +5,7 @@ A scheduler asks ``rows``, decodes them, and hands the logits to ``take``, until
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,7 @@ from aerix.actors import Refused
 from aerix.pool import protocol as p
 from aerix.pool.constraint import Json
 from aerix.pool.contexts import Prompt
-from aerix.pool.prefix import Copy, Lease, Operation, Shelf
+from aerix.pool.prefix import Lease
 from aerix.pool.rows import (
     Aborted,
     Engine,
@@ -26,6 +26,7 @@ from aerix.pool.rows import (
     Vocabulary,
 )
 from aerix.pool.sampling import Sampler
+from aerix.pool.store import Store
 from aerix.pool.thinking import Thoughts
 
 if TYPE_CHECKING:
@@ -71,21 +72,18 @@ class Job:
 class Bench:
     """The engine and the shelf that mirrors its cache: every operation of one is done on the other."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, store: Store | None = None) -> None:
         self.engine = engine
-        self.shelf = Shelf(engine.facts.sequences, engine.facts.cells, cuttable=engine.facts.cuttable)
-
-    def admit(self, tokens: Sequence[int], *, reserve: int, latest: int | None = None) -> Lease | None:
-        """See Shelf.admit; the engine has done it too."""
-        lease = self.shelf.admit(tokens, reserve=reserve, latest=latest)
-        if lease:
-            self._do(lease.operations)
-        return lease
+        self.store = store or Store(engine)
+        self.shelf = self.store.shelf
 
     def decode(self, rows: list[Row]) -> "list[Logits]":
         """See Engine.decode. After what it raises the engine holds what the shelf says, no more."""
+        began = time.perf_counter()
         try:
-            return self.engine.decode(rows)
+            logits = self.engine.decode(rows)
+            self.store.rates = self.store.rates.filled(len(rows), time.perf_counter() - began)
+            return logits
         except (Aborted, Failed, OutOfRoom):
             self.engine.resume()
             for sequence in {row.sequence for row in rows}:
@@ -96,15 +94,7 @@ class Bench:
     def release(self, sequence: int, *, keep: bool = True) -> None:
         """See Shelf.release. Rows that the engine has computed and nobody counted are cut."""
         whole = self.engine.cut(sequence, len(self.shelf.tokens(sequence)))
-        self._do(self.shelf.release(sequence, keep=keep and whole))
-
-    def _do(self, operations: tuple[Operation, ...]) -> None:
-        for operation in operations:
-            if isinstance(operation, Copy):
-                self.engine.copy(operation.source, operation.target, operation.upto)
-            else:
-                cut = self.engine.cut(operation.sequence, operation.at)
-                assert cut, "the shelf cuts only where the engine can"
+        self.store.release(sequence, keep=keep and whole)
 
 
 class Generation(Protocol):
@@ -154,7 +144,7 @@ def start(job: Job, bench: Bench, send: Callable[[object], None]) -> Generation:
 def cancelled(job: Job, engine: Engine) -> p.Done:
     """The end of a generation that was cancelled before it began."""
     prompt, thoughts, answer = job.split(engine)
-    usage = Times().usage(len(prompt), len(job.request.start), 0)
+    usage = Times().usage(len(prompt), len(job.request.start), None)
     return _done(job, engine.vocabulary, "cancelled", thoughts, answer, usage)
 
 
@@ -203,7 +193,7 @@ class Turn:
         room = self.job.request.max_tokens - len(self._generated)
         if self._thoughts:
             room += self._thoughts.left
-        self._lease = self._bench.admit(self._tokens(), reserve=room)
+        self._lease = self._bench.store.admit(self._tokens(), reserve=room, prompt=self.job.prompt)
         if self._lease:
             self._times.restored()
             self._bench.engine.begin(self._lease.sequence, self._scene())
@@ -219,12 +209,12 @@ class Turn:
         sequence = self._leased.sequence
         at = len(self._bench.shelf.tokens(sequence))
         tokens = self._tokens()
-        end = min(at + limit, len(tokens))
+        end = self._bench.store.until(sequence, min(at + limit, len(tokens)))
         return [Row(tokens[i], i, sequence, i == len(tokens) - 1) for i in range(at, end)]
 
     def take(self, rows: list[Row], logits: "list[Logits]") -> None:
         """See Generation: count the rows, then draw, or tell how far the prompt is."""
-        self._bench.shelf.commit(self._leased.sequence, [row.token for row in rows])
+        self._bench.store.commit(self._leased.sequence, [row.token for row in rows])
         if logits:
             self._times.filled()
             self._draw(logits[0])
@@ -337,9 +327,10 @@ class Turn:
         self._sent = max(self._sent, len(thought) + len(self._generated))
 
     def _usage(self) -> p.Usage:
-        start = self._lease.start if self._lease else 0
         thought = len(self._thought())
-        usage = self._times.usage(len(self._prompt), thought + len(self._generated), start, self._forced)
+        usage = self._times.usage(
+            len(self._prompt), thought + len(self._generated), self._lease, self._forced
+        )
         return replace(usage, thinking_tokens=thought)
 
 
@@ -347,7 +338,7 @@ class Times:
     """What a generation took: restoring rows, filling the prompt, decoding."""
 
     def __init__(self) -> None:
-        self._begun = self._restored = self._filled = time.perf_counter()
+        self._restored = self._filled = time.perf_counter()
         self._filling = True
 
     def restored(self) -> None:
@@ -359,16 +350,16 @@ class Times:
         if self._filling:
             self._filled, self._filling = time.perf_counter(), False
 
-    def usage(self, prompt: int, completion: int, start: int, forced: int = 0) -> p.Usage:
+    def usage(self, prompt: int, completion: int, lease: Lease | None, forced: int = 0) -> p.Usage:
         """All of it until now."""
         now = time.perf_counter()
         filled = now if self._filling else self._filled
         return p.Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
-            recomputed_from=min(start, prompt),
-            shelf="resident" if start else "none",
-            restore_ms=_ms(self._restored - self._begun),
+            recomputed_from=min(lease.start, prompt) if lease else 0,
+            shelf=lease.shelf if lease else "none",
+            restore_ms=_ms(lease.seconds) if lease else 0,
             fill_ms=_ms(max(filled - self._restored, 0)),
             decode_ms=_ms(now - filled),
             forced_tokens=forced,

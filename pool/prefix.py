@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Literal
 
 _STRIDE = 64
 
@@ -31,6 +32,7 @@ class Cut:
 
 
 Operation = Copy | Cut
+ShelfName = Literal["none", "resident", "memory", "disk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,11 @@ class Lease:
 
     sequence: int
     start: int
-    operations: tuple[Operation, ...]
+    operations: tuple[Operation, ...] = ()
+    shelf: ShelfName = field(default="none", compare=False)
+    """What held the last of those rows."""
+    seconds: float = field(default=0.0, compare=False)
+    """What it took to put them there."""
 
 
 @dataclass(slots=True)
@@ -55,7 +61,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """A way to start: go on in ``sequence`` itself, or fork it, or neither; from row ``start``."""
 
     sequence: int | None
@@ -99,8 +105,8 @@ class Shelf:
         """Whether ``admit`` would have room now."""
         tokens = list(tokens)
         return any(
-            self._victims(place, len(tokens) - place.start + reserve) is not None
-            for place in self._places(tokens, len(tokens) - 1)
+            self.victims(place, len(tokens) - place.start + reserve) is not None
+            for place in self.places(tokens, len(tokens) - 1)
         )
 
     def admit(self, tokens: Sequence[int], *, reserve: int, latest: int | None = None) -> Lease | None:
@@ -110,33 +116,13 @@ class Shelf:
         """
         tokens = list(tokens)
         limit = len(tokens) - 1 if latest is None else latest
-        for place in self._places(tokens, limit):
-            victims = self._victims(place, len(tokens) - place.start + reserve)
+        for place in self.places(tokens, limit):
+            victims = self.victims(place, len(tokens) - place.start + reserve)
             if victims is not None:
-                return self._take(place, victims, len(tokens) - place.start + reserve)
+                return self.take(place, victims, len(tokens) - place.start + reserve)
         return None
 
-    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
-        """Rows were computed at the end of a leased sequence."""
-        held = self._held[sequence]
-        assert held.leased
-        assert len(tokens) <= held.reserved, "more rows than were reserved"
-        cells = [next(self._next_cell) for _ in tokens]
-        held.tokens.extend(tokens)
-        held.cells.extend(cells)
-        held.reserved -= len(tokens)
-        self._holders.update(cells)
-
-    def release(self, sequence: int, *, keep: bool = True) -> tuple[Operation, ...]:
-        """End a lease. What was computed stays on the shelf, unless it is not worth keeping."""
-        held = self._held[sequence]
-        assert held.leased
-        held.leased, held.reserved, held.used = False, 0, next(self._clock)
-        return () if keep and held.tokens else (self._drop(sequence),)
-
-    # --- private --------------------------------------------------------------------------------------------------
-
-    def _places(self, tokens: list[int], limit: int) -> Iterable[_Place]:
+    def places(self, tokens: list[int], limit: int) -> Iterable[Place]:
         """The ways to start, best first."""
         shared = {s: min(common(h.tokens, tokens), limit) for s, h in self._held.items()}
         usable = [s for s, n in shared.items() if n and (self._cuttable or n == len(self._held[s].tokens))]
@@ -149,13 +135,13 @@ class Shelf:
             spare = len(held.tokens) - start <= 1
             in_place = not held.leased
             if in_place and spare:
-                yield _Place(best, start, fork=False)
-            yield _Place(best, start, fork=True)
+                yield Place(best, start, fork=False)
+            yield Place(best, start, fork=True)
             if in_place and not spare:
-                yield _Place(best, start, fork=False)
-        yield _Place(None, 0, fork=False)
+                yield Place(best, start, fork=False)
+        yield Place(None, 0, fork=False)
 
-    def _victims(self, place: _Place, need: int) -> list[int] | None:
+    def victims(self, place: Place, need: int) -> list[int] | None:
         """Which idle sequences must go for ``place`` to have a sequence and ``need`` cells; None if all are too few."""
         fresh = place.fork or place.sequence is None
         gone: Counter[int] = Counter()
@@ -172,12 +158,8 @@ class Shelf:
         enough = room >= need and (not fresh or bool(self._free) or bool(victims))
         return victims if enough else None
 
-    def _give(self, gone: Counter[int], cells: list[int]) -> int:
-        """One holder of each cell goes; how many cells are empty then."""
-        gone.update(cells)
-        return sum(gone[cell] == self._holders[cell] for cell in cells)
-
-    def _take(self, place: _Place, victims: list[int], need: int) -> Lease:
+    def take(self, place: Place, victims: list[int], need: int) -> Lease:
+        """Lease that place, once the victims are gone, with ``need`` cells."""
         operations: list[Operation] = [self._drop(sequence) for sequence in victims]
         if place.sequence is None or place.fork:
             target = self._free.pop()
@@ -190,7 +172,46 @@ class Shelf:
                 operations.append(self._cut(target, place.start))
         held = self._held[target]
         held.leased, held.reserved, held.used = True, need, next(self._clock)
-        return Lease(target, place.start, tuple(operations))
+        return Lease(target, place.start, tuple(operations), "resident" if place.start else "none")
+
+    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
+        """Rows were computed at the end of a leased sequence."""
+        held = self._held[sequence]
+        assert held.leased
+        assert len(tokens) <= held.reserved, "more rows than were reserved"
+        cells = [next(self._next_cell) for _ in tokens]
+        held.tokens.extend(tokens)
+        held.cells.extend(cells)
+        held.reserved -= len(tokens)
+        self._holders.update(cells)
+
+    def spare(self, sequence: int) -> int:
+        """Cells that a leased sequence may take for a moment: its own and what nobody is promised."""
+        return self._cells - self.used - self.promised + self._held[sequence].reserved
+
+    @property
+    def entries(self) -> int:
+        """Sequences that hold something or are leased."""
+        return len(self._held)
+
+    @property
+    def sequences(self) -> Iterable[int]:
+        """Those that hold something or are leased."""
+        return self._held.keys()
+
+    def release(self, sequence: int, *, keep: bool = True) -> tuple[Operation, ...]:
+        """End a lease. What was computed stays on the shelf, unless it is not worth keeping."""
+        held = self._held[sequence]
+        assert held.leased
+        held.leased, held.reserved, held.used = False, 0, next(self._clock)
+        return () if keep and held.tokens else (self._drop(sequence),)
+
+    # --- private --------------------------------------------------------------------------------------------------
+
+    def _give(self, gone: Counter[int], cells: list[int]) -> int:
+        """One holder of each cell goes; how many cells are empty then."""
+        gone.update(cells)
+        return sum(gone[cell] == self._holders[cell] for cell in cells)
 
     def _fork(self, source: int, target: int, upto: int) -> Copy:
         self._held[target].tokens = self._held[source].tokens[:upto]

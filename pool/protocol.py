@@ -78,7 +78,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     recomputed_from: int
-    shelf: Literal["none", "resident"]
+    shelf: Literal["none", "resident", "memory", "disk"]
+    """What held the last of the rows before it."""
     restore_ms: float
     fill_ms: float
     decode_ms: float
@@ -103,6 +104,21 @@ class Totals:
     generated_tokens: int = 0
     fill_ms: float = 0.0
     decode_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShelfInfo:
+    """One shelf of a member's prefix store, since its worker came up.
+
+    ``hits`` counts the generations that found rows on it, ``misses`` those that asked it and found none.
+    """
+
+    name: Literal["none", "resident", "memory", "disk"]
+    bytes: int
+    limit: int
+    entries: int
+    hits: int
+    misses: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +149,7 @@ class MemberInfo:
     restarted: str = ""
     """Why it was restarted last."""
     totals: Totals = field(default_factory=Totals)
+    shelves: list[ShelfInfo] = field(default_factory=list)
 
 
 # --- requests -----------------------------------------------------------------------------------------------------

@@ -4,11 +4,12 @@ A row is one token at one position of one or more sequences; a sequence is a lis
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from aerix.actors import Refused
 from aerix.pool.protocol import Segment
+from aerix.pool.rates import Rates
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,6 +116,12 @@ class EngineFacts:
     """Whether the probabilities that it tells are those of a model."""
     cuttable: bool = True
     """Whether a sequence can be cut at any row."""
+    chunk: int = 256
+    """Rows that a snapshot holds at most, where a sequence can be cut."""
+    row_bytes: int = 0
+    """What a row takes in a snapshot."""
+    rates: Rates = field(default_factory=Rates)
+    """What the self-test has measured."""
 
 
 class Engine(Protocol):
@@ -144,6 +151,20 @@ class Engine(Protocol):
 
     def cut(self, sequence: int, at: int) -> bool:
         """Drop the rows from ``at`` on. False where this engine's memory cannot be cut there."""
+        ...
+
+    def save(self, sequence: int, start: int, end: int) -> memoryview | None:
+        """The rows from ``start`` to ``end`` as bytes; None where that failed.
+
+        Where sequences cannot be cut these are all its rows.
+        """
+        ...
+
+    def load(self, sequence: int, data: memoryview, start: int, end: int) -> bool:
+        """Put the rows from ``start`` to ``end`` of what ``save`` gave behind the ``start`` rows that are there.
+
+        False where the bytes are not taken; the sequence is as it was then.
+        """
         ...
 
     def stuck(self, sequence: int, allowed: list[bytes]) -> Refused:

@@ -6,6 +6,7 @@ dies, or hangs.
 
 import os
 import signal
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aerix.actors import Refused
-from aerix.pool.bounds import BATCH, SEQUENCES
+from aerix.pool.bounds import BATCH, CHUNK, SEQUENCES
 from aerix.pool.builtin import CHATML_THINKING
 from aerix.pool.bytevocab import ByteVocabulary
 from aerix.pool.rows import Aborted, EngineFacts, Failed, OutOfRoom, Row, Scene, Vocabulary
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 PREFIX = "scripted:"
 
+_ROW = struct.Struct("<ii")
 _UNLIKELY = -30.0
 _SHOWN = 40
 
@@ -83,6 +85,8 @@ class ScriptedEngine:
             threads=1,
             json=self._script.header.json,
             scores=self._script.header.scores,
+            chunk=CHUNK.count,
+            row_bytes=_ROW.size,
         )
         self._sequences: dict[int, _Rows] = {}
         self._interrupted = threading.Event()
@@ -120,6 +124,24 @@ class ScriptedEngine:
         if held:
             del held.tokens[at:]
             held.said = self._said(held)
+        return True
+
+    def save(self, sequence: int, start: int, end: int) -> memoryview | None:
+        """See Engine: a row is its position and its token."""
+        rows = enumerate(self._sequences[sequence].tokens[start:end], start)
+        return memoryview(b"".join(_ROW.pack(*row) for row in rows))
+
+    def load(self, sequence: int, data: memoryview, start: int, end: int) -> bool:
+        """See Engine."""
+        held = self._sequences.setdefault(sequence, _Rows())
+        assert start == len(held.tokens), "rows come in order"
+        if len(data) % _ROW.size:
+            return False
+        rows = [token for at, token in _ROW.iter_unpack(data) if start <= at < end]
+        if len(rows) != end - start:
+            return False
+        held.tokens += rows
+        held.said = self._said(held)
         return True
 
     def stuck(self, sequence: int, allowed: list[bytes]) -> Refused:

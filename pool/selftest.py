@@ -4,11 +4,13 @@ A setting that does not work on this machine dies here, by a signal, and not in 
 """
 
 import dataclasses
+import time
 
 from aerix.actors import Refused
 from aerix.pool import protocol as p
 from aerix.pool.contexts import Prompt
 from aerix.pool.generation import Bench, Job, start
+from aerix.pool.rates import Rates
 from aerix.pool.rows import Engine, Row
 
 _TEXT = "The self-test reads a text that is long enough for the fast paths. "
@@ -27,6 +29,7 @@ def run(engine: Engine) -> str:
     Sets ``engine.facts``. The engine's cache is empty afterwards.
     """
     tokens = _prefill(engine)
+    _snapshot(engine, tokens)
     try:
         _generate(engine, tokens)
     except (Refused, ValueError) as why:
@@ -40,16 +43,34 @@ def _prefill(engine: Engine) -> list[int]:
     text = engine.vocabulary.tokenize(_TEXT, special=False)
     count = min(_ROWS, engine.facts.batch, engine.facts.window // 2)
     tokens = (text * (count // len(text) + 1))[:count]
+    began = time.perf_counter()
     engine.decode([Row(token, at, 0, at == count - 1) for at, token in enumerate(tokens)])
+    rates = Rates(row=(time.perf_counter() - began) / count)
     cuttable = engine.cut(0, count // 2)
-    engine.cut(0, 0)
-    engine.facts = dataclasses.replace(engine.facts, cuttable=cuttable)
-    return tokens
+    if not cuttable:
+        engine.cut(0, 0)
+        engine.decode([Row(token, at, 0) for at, token in enumerate(tokens[: count // 2])])
+    engine.facts = dataclasses.replace(engine.facts, cuttable=cuttable, rates=rates)
+    return tokens[: count // 2]
+
+
+def _snapshot(engine: Engine, tokens: list[int]) -> None:
+    """The rows that are there, out and in again."""
+    data = engine.save(0, 0, len(tokens))
+    if data is None:
+        raise Refused("load_failed", "the engine's self-test failed: it gives no snapshot of a sequence")
+    began = time.perf_counter()
+    if not engine.load(1, data, 0, len(tokens)):
+        raise Refused("load_failed", "the engine's self-test failed: it does not take its own snapshot")
+    rates = dataclasses.replace(engine.facts.rates, memory=(time.perf_counter() - began) / len(data))
+    engine.facts = dataclasses.replace(engine.facts, row_bytes=len(data) // len(tokens), rates=rates)
+    for sequence in (0, 1):
+        engine.cut(sequence, 0)
 
 
 def _generate(engine: Engine, tokens: list[int]) -> None:
     bench = Bench(engine)
-    prompt = Prompt((), tuple(tokens[: len(tokens) // 2]))
+    prompt = Prompt((), tuple(tokens))
     for constraint in (p.Constraint(schema=_SCHEMA), p.Constraint(texts=["yes", "no"])):
         generation = start(Job(0, p.Generate(0, "", 16, constraint=constraint), prompt), bench, _ignore)
         try:

@@ -1,0 +1,238 @@
+"""The prefix store of a worker: its three shelves, and the engine that they mirror (DESIGN section 4).
+
+Whatever the shelves decide is done on the engine here, in the same order. Rows leave the cache for a snapshot when
+their sequence must go, and come back as far as that is cheaper than computing them. Belongs to the worker's main
+thread; ``shelves`` may be asked from any.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aerix.actors.log import log
+from aerix.pool.bounds import DISK
+from aerix.pool.contexts import Prompt
+from aerix.pool.plan import Plan, plans
+from aerix.pool.prefix import Copy, Lease, Operation, Shelf, ShelfName, common
+from aerix.pool.protocol import ShelfInfo
+from aerix.pool.rows import Engine
+from aerix.pool.shelf_disk import HeadFiles, Spot
+from aerix.pool.shelf_memory import Part, Snapshot, Snapshots
+
+WORTH = 32
+"""Rows below which nothing is kept: to compute them costs no more than to look after them."""
+
+
+class Store:
+    """Where a worker's prompts start from."""
+
+    def __init__(self, engine: Engine, budget: int = 0, disk: HeadFiles | None = None) -> None:
+        """``budget`` bounds the bytes of snapshots in memory; 0 keeps none."""
+        facts = engine.facts
+        self.shelf = Shelf(facts.sequences, facts.cells, cuttable=facts.cuttable)
+        self.memory = Snapshots(budget, facts.chunk, cuttable=facts.cuttable)
+        self.rates = facts.rates
+        self._engine = engine
+        self._disk = disk
+        self._heads: dict[int, int] = {}
+        """Rows of the pinned head that a sequence began with."""
+        self._marks: dict[int, set[int]] = {}
+        """Where a running prompt's rows are kept on the way, because they cannot be cut back to there later."""
+        self._due: list[list[int]] = []
+        """Heads that are to be written when there is nothing else to do."""
+        self._found: Counter[ShelfName] = Counter()
+        self._missed: Counter[ShelfName] = Counter()
+
+    # --- a generation's way through it ----------------------------------------------------------------------------
+
+    def admit(
+        self, tokens: Sequence[int], *, reserve: int, latest: int | None = None, prompt: Prompt | None = None
+    ) -> Lease | None:
+        """See Shelf.admit; the rows are in place in the engine too, restored ones among them.
+
+        ``prompt`` tells of the tokens which are a pinned head, and where segments end.
+        """
+        began = time.perf_counter()
+        tokens = list(tokens)
+        limit = len(tokens) - 1 if latest is None else latest
+        for plan in self._plans(tokens, limit):
+            need = len(tokens) - plan.place.start + reserve
+            victims = self.shelf.victims(plan.place, need)
+            if victims is not None:
+                lease = self._carry_out(plan, victims, tokens, need)
+                if latest is None:
+                    self._count(plan, lease, limit)
+                self._heads[lease.sequence] = prompt.head if prompt else 0
+                self._marks[lease.sequence] = self._marks_of(prompt) if prompt else set()
+                return replace(lease, seconds=time.perf_counter() - began)
+        return None
+
+    def until(self, sequence: int, end: int) -> int:
+        """Where the next rows of a running prompt must stop, at ``end`` at the latest."""
+        at = len(self.shelf.tokens(sequence))
+        return min((mark for mark in self._marks[sequence] if at < mark < end), default=end)
+
+    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
+        """Rows were computed at the end of a leased sequence."""
+        self.shelf.commit(sequence, tokens)
+        if len(self.shelf.tokens(sequence)) in self._marks[sequence]:
+            self._keep(sequence)
+
+    def release(self, sequence: int, *, keep: bool = True) -> None:
+        """See Shelf.release. A pinned head that was computed is to be written."""
+        self._marks.pop(sequence, None)
+        head = list(self.shelf.tokens(sequence)[: self._heads[sequence]])
+        if keep and self._disk and len(head) >= WORTH and head not in self._due and self._disk.lacks(head):
+            self._due.append(head)
+        self._do(self.shelf.release(sequence, keep=keep))
+
+    def rest(self) -> None:
+        """Nobody waits: hand what is due to the writer."""
+        due, self._due = self._due, []
+        for head in due:
+            rows = self._rows_of(head)
+            if self._disk and rows and self._disk.lacks(head):
+                self._disk.write(head, rows)
+
+    def close(self) -> None:
+        """Wait for what is being written, for a while."""
+        if self._disk:
+            self._disk.close()
+
+    def shelves(self) -> list[ShelfInfo]:
+        """What is kept where, and how often something was found there."""
+        facts, disk = self._engine.facts, self._disk
+        sizes: dict[ShelfName, tuple[int, int, int]] = {
+            "resident": (
+                self.shelf.used * facts.row_bytes,
+                facts.cells * facts.row_bytes,
+                self.shelf.entries,
+            ),
+            "memory": (self.memory.bytes, self.memory.limit, self.memory.entries),
+            "disk": (disk.bytes, DISK.count, disk.entries) if disk else (0, 0, 0),
+        }
+        return [ShelfInfo(name, *size, self._found[name], self._missed[name]) for name, size in sizes.items()]
+
+    # --- plans ----------------------------------------------------------------------------------------------------
+
+    def _plans(self, tokens: list[int], limit: int) -> list[Plan]:
+        disk = self._disk.find(tokens, limit) if self._disk else []
+        return plans(
+            self.shelf.places(tokens, limit),
+            self.memory.find(tokens, limit),
+            disk,
+            len(tokens),
+            self.rates,
+            cuttable=self._engine.facts.cuttable,
+        )
+
+    def _carry_out(self, plan: Plan, victims: list[int], tokens: list[int], need: int) -> Lease:
+        self.memory.use(plan.parts)
+        place = plan.place
+        cut = place.sequence is not None and not place.fork
+        for sequence in [*victims, *([place.sequence] if cut and place.sequence is not None else [])]:
+            if sequence in victims or len(self.shelf.tokens(sequence)) - place.start >= WORTH:
+                self._keep(sequence)
+        lease = self.shelf.take(place, victims, need)
+        self._do(lease.operations)
+        for part in plan.parts:
+            if not self._restore(lease.sequence, part, tokens):
+                break
+            lease = replace(lease, start=part.upto, shelf=part.shelf)
+        return lease
+
+    def _restore(self, sequence: int, part: Part, tokens: list[int]) -> bool:
+        """Put a part's rows behind those that the sequence has. What it holds beyond them takes cells for a moment."""
+        start = len(self.shelf.tokens(sequence))
+        data = self._bytes(part) if self.shelf.spare(sequence) >= part.end - part.start else None
+        if data is None:
+            return False
+        began = time.perf_counter()
+        if not self._engine.load(sequence, data, start, part.upto):
+            self._forget(part)
+            return False
+        self.rates = self.rates.restored(len(data), time.perf_counter() - began)
+        self.shelf.commit(sequence, tokens[start : part.upto])
+        return True
+
+    def _bytes(self, part: Part) -> memoryview | None:
+        if isinstance(part.kept, Snapshot):
+            return part.kept.data
+        assert isinstance(part.kept, Spot)
+        assert self._disk is not None
+        began = time.perf_counter()
+        data = self._disk.read(part.kept)
+        self.rates = self.rates.read(part.bytes, time.perf_counter() - began)
+        return data
+
+    def _forget(self, part: Part) -> None:
+        """The engine did not take it."""
+        if isinstance(part.kept, Snapshot):
+            log("prefix.not_restored", level="warning", rows=len(part.kept.tokens))
+            self.memory.forget(part.kept)
+        elif isinstance(part.kept, Spot) and self._disk:
+            self._disk.forget(part.kept, "the engine does not take its rows")
+
+    def _count(self, plan: Plan, lease: Lease, limit: int) -> None:
+        """A shelf is asked where those before it have not all that is wanted."""
+        used: dict[ShelfName, bool] = {
+            "resident": plan.place.start > 0,
+            "memory": any(part.shelf == "memory" and part.upto <= lease.start for part in plan.parts),
+            "disk": any(part.shelf == "disk" and part.upto <= lease.start for part in plan.parts),
+        }
+        for name, found in used.items():
+            self._found[name] += found
+            self._missed[name] += not found and limit - lease.start >= WORTH
+
+    # --- keeping --------------------------------------------------------------------------------------------------
+
+    def _keep(self, sequence: int) -> None:
+        """Snapshots of what the sequence holds and none has, where that is worth it."""
+        tokens = list(self.shelf.tokens(sequence))
+        missing = self.memory.missing(tokens) if self.memory.limit else []
+        if sum(end - start for start, end in missing) < WORTH:
+            return
+        head = self._heads.get(sequence, 0)
+        for start, end in missing:
+            data = self._engine.save(sequence, start, end)
+            pinned = start < head if self._engine.facts.cuttable else end == head
+            if data is None or not self.memory.put(tokens[:end], start, data, pinned=pinned):
+                return
+
+    def _marks_of(self, prompt: Prompt) -> set[int]:
+        """Ends of segments that are worth a snapshot, the last one and the head's before others."""
+        if self._engine.facts.cuttable or not self.memory.limit:
+            return set()
+        marks = {prompt.head} if prompt.head >= WORTH else set[int]()
+        for end in reversed(prompt.ends):
+            if end >= WORTH and all(abs(end - mark) >= WORTH for mark in marks):
+                marks.add(end)
+        return marks
+
+    def _rows_of(self, head: list[int]) -> list[tuple[int, int, memoryview]]:
+        """A head's rows, from the cache, or where it cannot be cut from the snapshot; nothing where they have gone."""
+        if not self._engine.facts.cuttable:
+            kept = [part.kept for part in self.memory.find(head, len(head)) if part.end == len(head)]
+            return [(0, len(head), one.data) for one in kept if isinstance(one, Snapshot)]
+        holder = next(
+            (s for s in self.shelf.sequences if common(list(self.shelf.tokens(s)), head) == len(head)), None
+        )
+        if holder is None:
+            return []
+        ends = [*range(self._engine.facts.chunk, len(head), self._engine.facts.chunk), len(head)]
+        stretches = zip([0, *ends], ends, strict=False)
+        rows = [(start, end, self._engine.save(holder, start, end)) for start, end in stretches]
+        return (
+            [(start, end, data) for start, end, data in rows if data is not None]
+            if all(r[2] for r in rows)
+            else []
+        )
+
+    def _do(self, operations: tuple[Operation, ...]) -> None:
+        for operation in operations:
+            if isinstance(operation, Copy):
+                self._engine.copy(operation.source, operation.target, operation.upto)
+            else:
+                cut = self._engine.cut(operation.sequence, operation.at)
+                assert cut, "the shelf cuts only where the engine can"
