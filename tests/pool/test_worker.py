@@ -205,7 +205,7 @@ def test_what_cannot_be_loaded_is_a_refusal_in_the_workers_last_words(tmp_path: 
     other.write_text('{"tokenizer": "no.gguf"}\n')
     for model, why in (
         (f"scripted:{script}", f"Refused: {script}, line 2: no JSON ("),
-        (f"{no_model}", f"Refused: llama.cpp cannot load {no_model}: "),
+        (f"{no_model}", f"Refused: {no_model} is a GGUF file of version 0"),
         (f"scripted:{other}", f"Refused: llama.cpp cannot load {no_model}: "),
     ):
         with worker(WorkerArgs(model)) as owner:
