@@ -1,0 +1,150 @@
+"""Pieces: the ``agent`` calls of one turn, run at once: some begin, the others wait, in order of their calls."""
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+
+from aerix.actors import (
+    Actor,
+    Cancelled,
+    ChildSpec,
+    DeadlineExceeded,
+    Outcome,
+    Ref,
+    Refused,
+    StopChild,
+    Supervisor,
+)
+from aerix.actors import Call as Asked
+from aerix.agent.delegation import Delegation
+from aerix.agent.journal import Journal
+from aerix.agent.piece import Piece, PieceResult, PieceSpec, RunPiece
+from aerix.agent.running import FOREVER_S, start_child
+from aerix.agent.usage import Usage
+from aerix.session.events import PieceState
+from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
+from aerix.tools.agent import piece_result
+from aerix.tools.caps import UNSET, free_file
+from aerix.tools.messages import ToolResult
+from aerix.turn.parse import Call
+
+_NO_DEFINITION = "refused: there are no agent definitions in this version; leave `definition` out and say all of it in the brief."
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The agent whose calls these are: its actor, which blocks in ``wait``, and what it works with."""
+
+    id: str
+    actor: Actor
+    journal: Journal
+    supervisor: Ref
+    """That of its request, under which its pieces' supervisors live."""
+    delegation: Delegation
+    spool: Path
+
+
+class Pieces:
+    """Runs the ``agent`` calls of one turn."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._running: dict[Asked, tuple[Call, Ref]] = {}
+        self.usage = Usage()
+        """What the pieces' generations cost together."""
+
+    def run(self, calls: Sequence[Call], room_bytes: int) -> dict[str, ToolResult]:
+        """Run them all to their ends; results by call id, each in at most ``room_bytes``.
+
+        Raises Cancelled, and Refused where the log or the reader is lost; the pieces have then been cancelled too.
+        """
+        refused = {call.id: ToolResult(_NO_DEFINITION, error=True) for call in calls if _defined(call)}
+        try:
+            ends = self._run([call for call in calls if call.id not in refused])
+        except Cancelled as cancelled:
+            self._cancel(cancelled.reason)
+            raise
+        except BaseException:
+            self._cancel("its caller ended")
+            raise
+        limit = min(self._caller.delegation.spec.caps.get("agent", UNSET), room_bytes)
+        return refused | {name: self._told(name, end, limit) for name, end in ends.items()}
+
+    def _run(self, calls: Sequence[Call]) -> dict[str, PieceResult]:
+        waiting, ends = deque(calls), dict[str, PieceResult]()
+        at_once = self._caller.delegation.spec.delegation.parallel
+        for call in calls[at_once:]:
+            self._caller.journal.write(PieceState(agent=self._id(call), state="waits"))
+        while waiting or self._running:
+            while waiting and len(self._running) < at_once:
+                self._begin(waiting.popleft())
+            asked = self._caller.actor.wait(*self._running, deadline_s=FOREVER_S)
+            call, _ = self._running.pop(asked)
+            ends[call.id] = self._end(call, asked)
+        return ends
+
+    def _id(self, call: Call) -> str:
+        return f"{self._caller.id}.{call.id}"
+
+    def _begin(self, call: Call) -> None:
+        actor, delegation, name = self._caller.actor, self._caller.delegation, self._id(call)
+        given = {key: str(call.input[key]) for key in ("brief", "check", "member") if call.input.get(key)}
+        spec = PieceSpec(name, **given)
+        around = ChildSpec(_around(name), Supervisor, restart="temporary", grace_s=None)
+        supervisor = start_child(actor, self._caller.supervisor, around)
+        child = ChildSpec(f"piece:{name}", lambda: Piece(spec, delegation, supervisor), restart="temporary")
+        piece = start_child(actor, supervisor, child)
+        self._running[actor.request(piece, RunPiece())] = call, piece
+
+    def _end(self, call: Call, asked: Asked) -> PieceResult:
+        """How a piece ended. Nothing of it is left running."""
+        self._caller.actor.wait(self._stop(call), deadline_s=FOREVER_S)
+        if asked.error is not None:
+            if asked.error.code in STORAGE_LOST | OUTPUT_LOST:
+                raise asked.error
+            return PieceResult(Outcome("failed", f"{asked.error.message} [{asked.error.code}]"))
+        result: PieceResult = asked.result()
+        self.usage = self.usage.sum(result.usage)
+        if result.outcome.kind == "cancelled":  # not by this caller, which would have been cancelled too
+            why = f"a part of Aerix that this piece needs has ended ({result.outcome.reason})"
+            return replace(result, outcome=Outcome("killed", why))
+        return result
+
+    def _stop(self, call: Call) -> Asked:
+        return self._caller.actor.request(self._caller.supervisor, StopChild(_around(self._id(call))))
+
+    def _cancel(self, reason: str) -> None:
+        """Let the pieces end, for as long as there is time for it; whatever is left of them is stopped."""
+        for _, piece in self._running.values():
+            piece.cancel(reason)
+        by = monotonic() + self._caller.delegation.patience_s
+        for asked in self._running:
+            with suppress(Cancelled, DeadlineExceeded, Refused):
+                self._caller.actor.wait(asked, deadline_s=max(0.0, by - monotonic()))
+        for call, _ in self._running.values():
+            self._stop(call)
+
+    def _told(self, name: str, end: PieceResult, limit: int) -> ToolResult:
+        outcome = end.outcome
+        told = f"{outcome.kind}: {outcome.reason}" if outcome.reason else outcome.kind
+        spool = free_file(self._caller.spool, name)
+        capped = piece_result(end.summary, end.files, end.checks, told, limit, spool)
+        return ToolResult(
+            capped.text,
+            error=outcome.kind != "done",
+            changed=True,
+            spool=str(capped.spool) if capped.spool else None,
+            paths=list(end.files),
+        )
+
+
+def _around(piece: str) -> str:
+    """The name of a piece's supervisor."""
+    return f"request:{piece}"
+
+
+def _defined(call: Call) -> bool:
+    return bool(call.input.get("definition"))
