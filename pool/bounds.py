@@ -288,7 +288,7 @@ DISK_HEADER = Bound(
 )
 DISK_QUEUE = Bound("prefix.disk-queue", 4, "heads on their way to the disk", "worker", "cut", "not written")
 DISK_CLOSE = Bound(
-    "prefix.disk-close", 2, "seconds for what is being written", "worker", "cut", "not written"
+    "prefix.disk-close", 1, "seconds for what is being written", "worker", "cut", "not written"
 )
 SNAPSHOTS = Bound(
     "prefix.snapshots",

@@ -231,6 +231,7 @@ class Member(Actor):
                 waiting=told.waiting,
                 threads=told.threads,
                 totals=told.totals,
+                shelves=told.shelves,
             )
         self._answer_status(message.token)
 
@@ -271,7 +272,9 @@ class Member(Actor):
         self._info = replace(
             self._info, state="ready", note="", settings=LADDER[self._rung].sentence, pid=message.pid
         )
-        self._info = replace(self._info, contexts=0, running=0, waiting=0, totals=p.Totals(), **told)
+        self._info = replace(
+            self._info, contexts=0, running=0, waiting=0, totals=p.Totals(), shelves=[], **told
+        )
         self._renewing = False
         self.declare_started()
         self._release()

@@ -120,6 +120,8 @@ class EngineFacts:
     """Rows that a snapshot holds at most, where a sequence can be cut."""
     row_bytes: int = 0
     """What a row takes in a snapshot."""
+    library: str = ""
+    """What computes the rows, with its version: another one may not take them."""
     rates: Rates = field(default_factory=Rates)
     """What the self-test has measured."""
 

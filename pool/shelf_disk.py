@@ -18,8 +18,11 @@ from pathlib import Path
 
 from aerix.actors.log import log
 from aerix.pool.bounds import DISK, DISK_CLOSE, DISK_HEADER, DISK_QUEUE
+from aerix.pool.models import parts
 from aerix.pool.prefix import common
+from aerix.pool.rows import EngineFacts
 from aerix.pool.shelf_memory import Part
+from aerix.pool.workerargs import WorkerArgs
 
 _FORMAT = 1
 _STALE_S = 3600.0
@@ -59,6 +62,26 @@ class _Head:
     tokens: list[int]
     parts: list[tuple[int, int, Spot]]
     """First row, row after the last, where."""
+
+
+def open_heads(args: WorkerArgs, facts: EngineFacts) -> "HeadFiles":
+    """The heads of a worker's model."""
+    folder = Path(args.prefix_dir) if args.prefix_dir else prefix_dir()
+    path = Path(args.model.removeprefix("scripted:"))
+    files = parts(path)
+    digests = Digests(folder / "models.json")
+    rows = f"{args.kv_type}, {f'chunks of {facts.chunk}' if facts.cuttable else 'whole'}"
+    return HeadFiles(
+        folder,
+        lambda: Kind(digests.of(files), facts.library, rows),
+        known=digests.known(files),
+        cuttable=facts.cuttable,
+    )
+
+
+def prefix_dir() -> Path:
+    """``$XDG_CACHE_HOME/aerix/prefixes``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aerix" / "prefixes"
 
 
 Rows = Sequence[tuple[int, int, memoryview]]
@@ -328,7 +351,10 @@ class Digests:
 
     def known(self, files: Sequence[Path]) -> bool:
         """Whether ``of`` answers at once."""
-        return self._name(files) in self._load()
+        try:
+            return self._name(files) in self._load()
+        except OSError:
+            return False
 
     def of(self, files: Sequence[Path]) -> str:
         """The digest of what these files hold, in order. Raises OSError."""

@@ -11,17 +11,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aerix.actors.log import log
-from aerix.pool.bounds import DISK
+from aerix.pool.bounds import DISK, SNAPSHOTS
 from aerix.pool.contexts import Prompt
+from aerix.pool.fit import memory_limit
 from aerix.pool.plan import Plan, plans
 from aerix.pool.prefix import Copy, Lease, Operation, Shelf, ShelfName, common
 from aerix.pool.protocol import ShelfInfo
 from aerix.pool.rows import Engine
 from aerix.pool.shelf_disk import HeadFiles, Spot
 from aerix.pool.shelf_memory import Part, Snapshot, Snapshots
+from aerix.pool.workerargs import WorkerArgs
 
+_SHARE = 4
+"""Of the machine's limit, the part that snapshots take where nothing is set."""
 WORTH = 32
 """Rows below which nothing is kept: to compute them costs no more than to look after them."""
+
+
+def budget_of(args: WorkerArgs) -> int:
+    """Bytes of snapshots that a worker keeps."""
+    if args.context_budget >= 0:
+        return args.context_budget
+    return min(memory_limit() // _SHARE, SNAPSHOTS.count)
 
 
 class Store:
@@ -140,6 +151,8 @@ class Store:
             if not self._restore(lease.sequence, part, tokens):
                 break
             lease = replace(lease, start=part.upto, shelf=part.shelf)
+        if lease.shelf == "disk":
+            log("prefix.from_disk", rows=lease.start)
         return lease
 
     def _restore(self, sequence: int, part: Part, tokens: list[int]) -> bool:

@@ -22,9 +22,11 @@ from aerix.pool.ladder import LADDER, apply_signal_stack, fail_if_told
 from aerix.pool.leash import Door, Leash
 from aerix.pool.pieces import Pieces
 from aerix.pool.rendering import renderer
-from aerix.pool.rows import Aborted, Engine
+from aerix.pool.rows import Aborted, Engine, EngineFailed
 from aerix.pool.scheduler import Ended, Scheduler
 from aerix.pool.scripted import PREFIX, ScriptedEngine
+from aerix.pool.shelf_disk import open_heads
+from aerix.pool.store import Store, budget_of
 from aerix.pool.tally import Tally
 from aerix.pool.template import Template
 from aerix.pool.workerargs import WorkerArgs
@@ -63,7 +65,8 @@ def main(channel: Channel, args: dict[str, Any]) -> None:
         cells=facts.cells,
         note=note,
     )
-    worker = Worker(channel, engine, template, settings.max_batch)
+    store = Store(engine, budget_of(settings), open_heads(settings, engine.facts))
+    worker = Worker(channel, Bench(engine, store), template, settings.max_batch)
     door.open(worker.take)
     worker.run()
 
@@ -101,12 +104,13 @@ def _set_environment() -> None:
 class Worker:
     """Serves one channel with one engine. ``run`` returns when the owner says stop."""
 
-    def __init__(self, channel: Channel, engine: Engine, template: Template, max_batch: int) -> None:
+    def __init__(self, channel: Channel, bench: Bench, template: Template, max_batch: int) -> None:
         self._channel = channel
-        self._engine = engine
-        self._scheduler = Scheduler(Bench(engine), max_batch)
+        self._engine = bench.engine
+        self._store = bench.store
+        self._scheduler = Scheduler(bench, max_batch)
         self._pieces: dict[int, Pieces] = {}
-        self._contexts = Contexts(engine.vocabulary, template)
+        self._contexts = Contexts(bench.engine.vocabulary, template)
         self._changed = threading.Condition()
         self._tally = Tally()
         self._waiting: deque[Job] = deque()
@@ -116,10 +120,15 @@ class Worker:
 
     def run(self) -> None:
         """Generate until the end was taken. What the reader thread dies of is raised here."""
-        while self._wait_for_work():
-            self._begin_some()
-            if self._scheduler.running:
-                self._step()
+        try:
+            while self._wait_for_work():
+                self._begin_some()
+                if self._scheduler.running:
+                    self._step()
+                if not self._scheduler.running and not self._waiting:
+                    self._store.rest()
+        finally:
+            self._store.close()
         if self._failure is not None:
             raise self._failure
 
@@ -204,6 +213,7 @@ class Worker:
                 threads=facts.threads,
                 pid=os.getpid(),
                 totals=self._tally.totals,
+                shelves=self._store.shelves(),
             )
 
     # --- the main thread ------------------------------------------------------------------------------------------
@@ -234,9 +244,13 @@ class Worker:
         try:
             for ended in self._scheduler.step():
                 self._answer(ended)
-        except Aborted:
-            if self._closed:
+        except (Aborted, EngineFailed) as error:
+            if (
+                self._closed
+            ):  # a step that the end has interrupted; what cannot be cut back is not needed any more
                 raise ChannelClosed("stop") from None
+            if isinstance(error, EngineFailed):
+                raise
 
     def _answer(self, ended: Ended) -> None:
         call = ended.job.call

@@ -40,6 +40,10 @@ class WorkerArgs:
     key_env: str = ""
     """The environment variable with the key of the server that the model is on."""
 
+    context_budget: int = -1
+    """Bytes of snapshots in memory; 0: none; negative: a quarter of the machine's limit, at most the bound."""
+    prefix_dir: str = ""
+    """Where pinned heads are kept on disk; empty: in the cache folder."""
     leashed: bool = False
     """Whether it computes only what its daemon permits it to."""
 

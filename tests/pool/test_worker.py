@@ -13,6 +13,7 @@ from aerix.actors.bounds import CHILD_CREDIT
 from aerix.actors.child import Channel, ChannelClosed, IncomingCall
 from aerix.pool import protocol as p
 from aerix.pool import worker as under_test
+from aerix.pool.generation import Bench
 from aerix.pool.ladder import FAULT, LADDER
 from aerix.pool.template import Template
 from aerix.pool.workerargs import WorkerArgs
@@ -263,7 +264,7 @@ class Broken(Channel):
 
 
 def serve(channel: Channel, engine: Any, template: Template) -> None:
-    served = under_test.Worker(channel, engine, template, 4)
+    served = under_test.Worker(channel, Bench(engine), template, 4)
     channel.start_reader(served.take)
     served.run()
 
