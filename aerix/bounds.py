@@ -109,10 +109,8 @@ CALLS = Bound("turn.calls", 8, "calls of a turn", "agent", "cut", "a note: N cal
 REPEATS = Bound(
     "agent.repeats", 2, "equal results of equal calls", "agent", "refuse", "error: not run", least=1
 )
-CYCLES = Bound("agent.cycles", 3, "equal cycles of calls", "agent", "stop", "failed: loop", built=False)
-CYCLE_CALLS = Bound(
-    "agent.cycle-calls", 4, "calls of a cycle", "agent", "cut", "a longer one is not seen", built=False
-)
+CYCLES = Bound("agent.cycles", 3, "equal cycles of calls", "agent", "stop", "failed: loop", least=1)
+CYCLE_CALLS = Bound("agent.cycle-calls", 4, "calls of a cycle", "agent", "cut", "a longer one is not seen")
 APPENDS = Bound(
     "agent.appends",
     3,
@@ -120,7 +118,16 @@ APPENDS = Bound(
     "agent",
     "retry",
     "a hard-limit hit",
-    built=False,
+    least=1,
+)
+OWN_WORDS = Bound(
+    "context.own-words",
+    8,
+    "parts of the window, one of which notes and summaries may take",
+    "agent",
+    "refuse",
+    "error: notes and summaries may take N tokens",
+    least=1,
 )
 STOP_CONTINUES = Bound(
     "agent.stop-continues",
@@ -229,7 +236,7 @@ IMPORT_HOPS = Bound(
 )
 
 ROWS: tuple[Bound, ...] = (
-    TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, STOP_CONTINUES, JOBS_AT_FINAL, HARD_LIMIT_HITS,
+    TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, OWN_WORDS, STOP_CONTINUES, JOBS_AT_FINAL, HARD_LIMIT_HITS,
     CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE,
     DEPTH, PIECES, PIECE_RETRIES, PROFILE_GIT, PROFILE_WRITES, TUNE_SESSIONS, REFLECTIONS, FARM_RESTARTS,
     GIT_CALL, GIT_OUTPUT,

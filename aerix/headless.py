@@ -23,6 +23,7 @@ from aerix.actors import (
 from aerix.actors.bounds import START
 from aerix.actors.dump import dump_on_signal
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
+from aerix.agent.room import Ratios
 from aerix.bounds import CANCEL, TURNS, in_force
 from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
 from aerix.output import Output, complain, fill_standard_descriptors
@@ -159,6 +160,7 @@ def _request(
         max_new_tokens=settings.context.max_new_tokens,
         sampling=sampling(settings, *names),
         diff=not args.no_diff,
+        ratios=Ratios(settings.context.soft_ratio, settings.context.target_ratio),
     )
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Literal
 
 from aerix.actors import Actor, Refused, on
-from aerix.session.events import Event, Message, Note, Segment, SessionEnd, Token, line
+from aerix.session.events import Compaction, Event, Message, Note, Segment, SessionEnd, Token, line
 from aerix.session.show import Show
 
 Format = Literal["text", "json", "stream-json"]
@@ -46,6 +46,8 @@ class Output(Actor):
             case Message() if not event.kept:
                 length = len(event.tokens or ()) or (event.usage or {}).get("completion_tokens", 0)
                 complain(f"the turn was cut at {length} tokens and is asked again")
+            case Compaction():
+                complain(f"compacted: {event.before:,} -> {event.after:,} tokens")
             case SessionEnd() if self._form == "json":
                 _write(json.dumps({name: getattr(event, name) for name in _END_FIELDS}).encode() + b"\n")
             case SessionEnd():

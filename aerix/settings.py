@@ -95,8 +95,10 @@ class ToolCaps:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """``[context]``: tokens of a turn, and the caps of results."""
+    """``[context]``: when it is compacted, tokens of a turn, and the caps of results."""
 
+    soft_ratio: float
+    target_ratio: float
     max_new_tokens: int
     tool_caps: ToolCaps
 

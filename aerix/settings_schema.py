@@ -54,7 +54,6 @@ _KV_TYPES = ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 _SEED = _count(0, 2**32 - 1)
 _TEMPERATURE, _TOP_P, _MIN_P = _number(0, 2), _number(0.01, 1), _number(0, 1)
 
-_COMPACTION = "compaction is not built yet"
 _DELEGATION = "delegation is not built yet"
 _PERMISSIONS = "permissions are not built yet, so every call runs without being asked about"
 _SANDBOX = "the sandbox is not built yet, so commands run with all that you may do"
@@ -104,10 +103,8 @@ KEYS: tuple[Key, ...] = (
          missing=_DELEGATION),
     _key("delegation.planner_tools", _TEXTS, ("repo_map", "agent", "plan", "context"), "The tools of a planner.",
          missing=_DELEGATION),
-    _key("context.soft_ratio", _number(0.1, 0.95), 0.70, "The share of the window over which it is compacted.",
-         missing=_COMPACTION),
-    _key("context.target_ratio", _number(0.05, 0.9), 0.50, "The share of the window to compact down to.",
-         missing=_COMPACTION),
+    _key("context.soft_ratio", _number(0.1, 0.95), 0.70, "The share of the window over which a context is compacted."),
+    _key("context.target_ratio", _number(0.05, 0.9), 0.50, "The share of the window to compact down to."),
     _key("context.max_new_tokens", _count(1, _MANY), 4096, "Tokens of one turn; never over a quarter of the window.",
          "lower"),
     _key("context.skills_chars", _count(0, _MANY), 4000, "Characters of the list of skills.", "lower",

@@ -18,6 +18,7 @@ _Keys = dict[str, tuple[type, ...]]
 
 Fault = Literal["die", "hang", "cut", "error"]
 
+_TURN = re.compile(r"t(\d+)(\.cut)?")
 _FAULTS = ("die", "hang", "cut", "error")
 _HEADER: _Keys = {
     "window": (int,),
@@ -119,8 +120,13 @@ def _text(segments: tuple[Segment, ...]) -> str:
 
 
 def _index(segments: tuple[Segment, ...]) -> int:
-    """Turns before this one: those that stand there, and the notes in place of those that were taken out."""
-    return sum(s.role == "assistant" or (s.role == "user" and s.id.endswith(".cut")) for s in segments)
+    """Turns before this one: those that stand there, and the notes in place of those that were taken out.
+
+    An agent numbers its turns, and a compaction may have made one segment of several: then the number says how many.
+    """
+    before = [s for s in segments if s.role == "assistant" or (s.role == "user" and s.id.endswith(".cut"))]
+    numbers = [int(found[1]) for s in before if (found := _TURN.fullmatch(s.id))]
+    return max(len(before), *numbers) if numbers else len(before)
 
 
 def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:

@@ -22,7 +22,8 @@ from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.headless import _living
 from aerix.pool.client import PoolLink, PoolSettings
 from aerix.pool.protocol import PoolStatus, Sampling, Segment, Status
-from aerix.session.events import Event, SessionEnd, SessionStart
+from aerix.session import replay as session_replay
+from aerix.session.events import ROOT, Event, SessionEnd, SessionStart
 from aerix.session.log import SessionLog
 from aerix.session.show import Show
 from tests.pool.daemons import AERIX, PATIENCE, Daemons
@@ -115,17 +116,9 @@ def results(lines: list[Line]) -> list[Line]:
 
 
 def replay(lines: list[Line]) -> list[tuple[Segment, int]]:
-    """An agent's context, rebuilt from the log alone, with the count that the pool gave for each segment."""
-    messages = {line["id"]: line for line in of(lines, "message")}
-    found = []
-    for line in of(lines, "segment"):
-        message = messages.get(line["id"], {})
-        text = line["text"] if "text" in line else message["text"]
-        segment = Segment(
-            line["id"], line["role"], text, line["pinned"], message.get("tokens"), message.get("vocab")
-        )
-        found.append((segment, line["tokens"]))
-    return found
+    """The root's context, rebuilt from the log alone, with the count that the pool gave for each segment."""
+    root = session_replay.replay(lines).get(ROOT)
+    return [(one.segment, one.tokens) for one in root.held.values()] if root else []
 
 
 # --- a request in this process ------------------------------------------------------------------------------------

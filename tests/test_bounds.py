@@ -49,9 +49,6 @@ SPECIFIED = {
     "child.term": 2,
 }
 LATER = {
-    "agent.cycles": 3,
-    "agent.cycle-calls": 4,
-    "agent.appends": 3,
     "agent.stop-continues": 5,
     "jobs.at-final": 10,
     "pieces.depth": 3,

@@ -1,7 +1,10 @@
 """The turn loop: ask for a turn, run its calls, append the results, again, until a final, a budget or a failure."""
 
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from time import monotonic
 
 from aerix.actors import (
@@ -22,11 +25,13 @@ from aerix.actors import (
 from aerix.actors.bounds import GRACE
 from aerix.agent.budget import Budget
 from aerix.agent.context import Context, Entry
+from aerix.agent.context_tool import ContextTool
 from aerix.agent.ended import Ended, crash
 from aerix.agent.journal import Journal
 from aerix.agent.repeats import Repeats
+from aerix.agent.room import Limits, Ratios
 from aerix.agent.usage import Usage
-from aerix.bounds import CALLS, CANCEL, SHOWN_ANSWER, TURN_RETRIES, TURNS
+from aerix.bounds import CALLS, CANCEL, CYCLES, SHOWN_ANSWER, TURN_RETRIES, TURNS
 from aerix.pool.client import PoolContext, Recreated, Starting
 from aerix.pool.protocol import Constraint, Done, MemberInfo, Progress, Sampling, Token
 from aerix.session.events import AgentEnd, AgentSpawn, Message, Plan
@@ -55,6 +60,9 @@ class Task:
     tools: tuple[ToolSpec, ...]
     max_new_tokens: int
     sampling: Sampling
+    spool: Path
+    """The folder for the whole of results that were cut."""
+    ratios: Ratios = field(default_factory=Ratios)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,6 @@ class Agent(Actor):
         self._ledger = ledger
         self._asks = 0
         self._call_count = 0
-        self._notes = 0
         self._plan = ""
         self._usage = Usage()
         self._cancelled: str | None = None
@@ -109,9 +116,11 @@ class Agent(Actor):
         self._journal = Journal(self, places.log, places.screen, task.id)
         self._budget = Budget(self._ledger, self._journal, task.id)
         pool = PoolContext(self, places.pool, places.member.name)
+        limits = Limits.of(places.member.window, task.max_new_tokens, task.ratios)
         self._context = Context(
-            pool, self._journal, self._budget, task.id, places.member.window, task.max_new_tokens
+            pool, self._journal, self._budget, task.id, limits, task.spool, self._repeats.clear
         )
+        self._own = ContextTool(self._context, task.id)
         schema = turn_schema(task.tools, max_calls=CALLS.count)
         self._constraint = Constraint(schema=schema) if places.member.json else None
 
@@ -163,11 +172,15 @@ class Agent(Actor):
         while True:
             left = self._budget.take(TURNS)
             if left == 0 and self._budget.limit(TURNS) > 1:
-                self._note(prompt.LAST_TURN)
+                self._context.note(prompt.LAST_TURN)
             turn = self._next_turn()
             if turn.final is not None:
                 return turn.final
-            self._append(turn, self._run_calls(turn))
+            for call, result in self._answers(turn.calls):
+                self._context.add_result(call.id, result, partial(self._entry, call))
+            for note in turn.notes:
+                self._context.note(note)
+            self._end_circle()
 
     def _begin(self) -> None:
         task, member = self._task, self._places.member
@@ -226,31 +239,32 @@ class Agent(Actor):
         self._usage = self._usage.plus(done.usage)
         return done
 
-    def _note(self, text: str) -> None:
-        self._notes += 1
-        self._context.add(Entry(f"n{self._notes}", "user", text, "note"))
-
     # --- its calls
 
-    def _run_calls(self, turn: Turn) -> list[ToolResult]:
-        """One after the other; what a result takes is not there for the next one."""
-        results: list[ToolResult] = []
-        for call in turn.calls:
-            taken = sum(len(result.text.encode()) for result in results)
+    def _answers(self, calls: tuple[Call, ...]) -> Iterator[tuple[Call, ToolResult]]:
+        """Run the calls one after the other: what a result takes is not there for the next one."""
+        for call in calls:
             result = self._repeats.answer(call)
             if result is None:
-                result = self._run_call(call, self._context.result_bytes(taken))
+                result = self._run_call(call)
                 self._repeats.note(call, result)
-            results.append(result)
-        return results
+            yield call, result
 
-    def _run_call(self, call: Call, room: int) -> ToolResult:
+    def _end_circle(self) -> None:
+        """An agent whose calls come round and round, though it was told, ends."""
+        if tools := self._repeats.turn_over():
+            why = f"{', '.join(tools)} came round and round with the same results, and nothing changed"
+            raise Ended(replace(CYCLES.end(CYCLES.count), reason=f"loop: {why}"))
+
+    def _run_call(self, call: Call) -> ToolResult:
         if call.error is not None:
             return ToolResult(call.error, error=True)
         if call.tool == "plan":
             return self._run_plan(call)
+        if call.tool == "context":
+            return self._own.run(call.input)
         assert call.tool in RUN_BY_RUNNER, f"no one runs {call.tool}"
-        message = RunTool(call.id, call.tool, call.input, room)
+        message = RunTool(call.id, call.tool, call.input, self._context.result_bytes)
         for last in (False, True):
             runner = self._runner()
             try:
@@ -297,13 +311,7 @@ class Agent(Actor):
         self._journal.write(Plan(agent=self._task.id, text=self._plan))
         return ToolResult("The plan is written.")
 
-    def _append(self, turn: Turn, results: list[ToolResult]) -> None:
-        entries = [self._result_entry(call, result) for call, result in zip(turn.calls, results, strict=True)]
-        self._context.add(*entries)
-        for note in turn.notes:
-            self._note(note)
-
-    def _result_entry(self, call: Call, result: ToolResult) -> Entry:
+    def _entry(self, call: Call, result: ToolResult) -> Entry:
         text = prompt.result(call.tool, call.id, result.text)
         message = Message(
             agent=self._task.id,

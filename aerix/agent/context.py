@@ -1,25 +1,32 @@
-"""An agent's context: its rows in the pool, its record in the log, and the room that is left in the window."""
+"""An agent's context: its rows in the pool, its record in the log, and the room that is left in the window.
 
-from collections.abc import Callable
+It only grows at its end, but for a compaction and for what the agent asks of the ``context`` tool: both are events.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
 from typing import Any
 
-from aerix.actors import Left, Outcome
+from aerix.actors import Left, Outcome, Refused
 from aerix.agent.budget import Budget
+from aerix.agent.compaction import SMALL, changes, compact, freed
 from aerix.agent.ended import Ended
+from aerix.agent.fitting import fitted
 from aerix.agent.journal import Journal
-from aerix.bounds import CUT_TURN, HARD_LIMIT_HITS
+from aerix.agent.room import BYTES_A_TOKEN, Limits
+from aerix.bounds import APPENDS, CUT_TURN, HARD_LIMIT_HITS
 from aerix.pool.client import PoolContext
 from aerix.pool.protocol import Constraint, Done, Role, Sampling
 from aerix.pool.protocol import Segment as PoolSegment
-from aerix.session.events import Event, Message, Segment
+from aerix.session.events import Compaction, ContextOp, Event, Message, Segment
+from aerix.session.replay import Held
+from aerix.tools.messages import ToolResult
+from aerix.turn import prompt
 
-BYTES_A_TOKEN = 3
-"""How many bytes of a result are taken for one token, before the pool has counted them."""
-RESULT_SHARE = 0.15
-"""A result takes at most this share of the window."""
-TURN_SHARE = 4
-"""A turn asks for at most the window divided by this."""
+_OVERFLOW = "context_overflow"
+_MEASURED = 200  # bytes of a result whose tokens tell how dense such texts are
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +50,22 @@ class Context:
         journal: Journal,
         budget: Budget,
         agent: str,
-        window: int,
-        max_new_tokens: int,
+        limits: Limits,
+        spool: Path,
+        on_cut: Callable[[], None],
     ) -> None:
+        """``spool`` takes the whole of results that were cut; ``on_cut`` hears of each change before the end."""
         self._pool = pool
         self._journal = journal
         self._budget = budget
         self._agent = agent
-        self.window = window
-        self._turn_tokens = min(max_new_tokens, window // TURN_SHARE)
+        self.limits = limits
+        self._spool = spool
+        self._on_cut = on_cut
+        self._about: dict[str, tuple[str, str | None]] = {}
+        self._notes = count(1)
+        self._not_before = 0
+        self._rate = float(BYTES_A_TOKEN)
 
     @property
     def tokens(self) -> int:
@@ -59,9 +73,20 @@ class Context:
         return self._pool.tokens + self._pool.opening
 
     @property
+    def result_bytes(self) -> int:
+        """The most bytes of one result: 15 % of the window, at 3 bytes a token, or as many as the last one had."""
+        return int(self._rate * self.limits.result)
+
+    @property
     def left(self) -> int:
         """Tokens of the window that are free."""
-        return self.window - self.tokens
+        return self.limits.window - self.tokens
+
+    @property
+    def held(self) -> list[Held]:
+        """Its segments, in order."""
+        counts = self._pool.counts
+        return [Held(one, *self._labelled(one.id, counts.get(one.id, 0))) for one in self._pool.segments]
 
     def open(self, entries: list[Entry]) -> None:
         """Make the context. Ends the agent where a turn would not fit, with the three numbers and what would help."""
@@ -72,9 +97,11 @@ class Context:
                 Outcome(
                     "refused",
                     f"the prompt takes {self.tokens:,} tokens and a turn needs at least {CUT_TURN.count}, but the window is "
-                    f'{self.window:,}; shorten the prompt or set [models."…"] window to a larger one',
+                    f'{self.limits.window:,}; shorten the prompt or set [models."…"] window to a larger one',
                 )
             )
+
+    # --- at its end
 
     def add(self, *entries: Entry) -> None:
         """Append segments, in order."""
@@ -82,30 +109,65 @@ class Context:
             self._pool.append(*map(_segment, entries))
             self._record(list(entries))
 
+    def note(self, text: str) -> None:
+        """Append a sentence of Aerix's own for the model."""
+        self.add(Entry(f"n{next(self._notes)}", "user", text, "note"))
+
     def add_turn(self, segment_id: str, done: Done) -> None:
         """Append a generated turn, with exactly its tokens."""
         self._pool.append(
             PoolSegment(segment_id, "assistant", done.text, tokens=done.tokens, vocab=done.vocab)
         )
-        self._journal.write(
-            self.turn_message(segment_id, done), self._counted(segment_id, "assistant", "turn")
-        )
+        self._about[segment_id] = "turn", None
+        self._journal.write(self._turn(segment_id, done), self._counted(segment_id, "assistant", "turn"))
 
     def leave_out(self, segment_id: str, done: Done) -> None:
         """Log a generated turn that does not join the context."""
-        self._journal.write(self.turn_message(segment_id, done, kept=False))
+        self._journal.write(self._turn(segment_id, done, kept=False))
+
+    def add_result(self, call: str, result: ToolResult, entry: Callable[[ToolResult], Entry]) -> None:
+        """Append a result in the first form that leaves room for a turn: as it is; fitted, after a compaction where
+        there is one to make; its pointer alone, whatever room there is. ``entry`` makes a segment of a result.
+        """
+        for form in range(min(2, APPENDS.count - 1)):
+            most = self.limits.with_results - SMALL
+            if form > 0 and self.tokens + len(result.text.encode()) / self._rate > most:
+                self._compact()
+            room = self.limits.result if form == 0 else min(self.limits.result, most - self.tokens)
+            result = fitted(result, max(0, int(self._rate * room)), self._spool, call)
+            if self._fits(entry(result)):
+                return
+        self.add(entry(fitted(result, 0, self._spool, call)))
+
+    def _fits(self, entry: Entry) -> bool:
+        """Append a result where it leaves room for a turn, by the pool's count; else the context stays as it is."""
+        size, most = len(entry.text.encode()), self.limits.with_results
+        if self.tokens + size / self._rate > most:
+            return False
+        self._pool.append(_segment(entry))
+        count = self._pool.counts[entry.id] - SMALL
+        if size > _MEASURED:
+            self._rate = min(float(BYTES_A_TOKEN), size / max(1, count))
+        if self.tokens > most or count > self.limits.result:
+            self._pool.remove(entry.id)
+            return False
+        self._record([entry])
+        return True
+
+    # --- a turn
 
     def ask(self, sampling: Sampling, constraint: Constraint | None, on_event: Callable[[Any], None]) -> Done:
-        """Generate a turn in the room there is."""
-        return self._pool.generate(self._room_for_turn(), sampling, constraint, on_event)
-
-    def result_bytes(self, taken: int = 0) -> int:
-        """How many bytes of a result the context takes now: 15 % of the window, or the room before the next turn.
-
-        ``taken`` are the bytes of earlier results of the same turn, which are not in the context yet.
-        """
-        room = BYTES_A_TOKEN * (self.left - self._turn_tokens) - taken
-        return max(0, min(BYTES_A_TOKEN * int(self.window * RESULT_SHARE), room))
+        """Make room, and generate a turn in it."""
+        if self.tokens > min(self.limits.soft, self.limits.full):
+            self._compact(unread=self.tokens > self.limits.full)
+        while True:
+            room = self._room_for_turn()
+            try:
+                return self._pool.generate(room, sampling, constraint, on_event)
+            except Refused as refused:
+                if refused.code != _OVERFLOW:
+                    raise
+                self._overflowed(refused)
 
     def drop(self) -> None:
         """Let the pool forget it."""
@@ -113,22 +175,86 @@ class Context:
 
     def _room_for_turn(self) -> int:
         """Tokens that the next turn may take; a hard-limit hit cuts it, the second one ends the agent."""
-        if self.left > self._turn_tokens:
-            return self._turn_tokens
-        taken = self._budget.spend(HARD_LIMIT_HITS)
+        if self.tokens <= self.limits.full:
+            return self.limits.turn
         room = self.left - 1
-        if isinstance(taken, Left) and taken.count > 0 and room >= CUT_TURN.count:
+        if self._hit() and room >= CUT_TURN.count:
             return room
-        raise Ended(
-            Outcome(
-                "killed",
-                f"context floor: no room for a turn: {self.tokens:,} of {self.window:,} tokens are used",
-            )
-        )
+        raise self._floor(f"{self.tokens:,} of {self.limits.window:,} tokens are used")
 
-    def _record(self, entries: list[Entry]) -> None:
+    def _hit(self) -> bool:
+        """Count a hard-limit hit; whether it was not the last one."""
+        taken = self._budget.spend(HARD_LIMIT_HITS)
+        return isinstance(taken, Left) and taken.count > 0
+
+    def _overflowed(self, refused: Refused) -> None:
+        """The pool has less room than its counts say, as a server may whose counts are estimates."""
+        before = self.tokens
+        if self._hit():
+            self._compact(min(self.limits.target, before // 2), unread=True)
+        if self.tokens >= before:
+            raise self._floor(refused.message)
+
+    def _floor(self, why: str) -> Ended:
+        return Ended(Outcome("killed", f"context floor: no room for a turn: {why}"))
+
+    # --- before its end
+
+    def rewrite(self, held: Sequence[Held]) -> tuple[list[dict[str, Any]], list[str]]:
+        """Make the context of these segments; what the log is to say of it. One change, wherever they differ."""
+        before = self.held
+        self._pool.create([one.segment for one in held])
+        self._about = {one.id: (one.label, one.tool) for one in held}
+        after = self.held
+        if [one.segment.text for one in before] != [one.segment.text for one in after]:
+            self._on_cut()
+        return changes(before, after)
+
+    def record(self, op: ContextOp) -> None:
+        """Log what the agent did to its context."""
+        self._journal.write(op)
+
+    def _compact(self, goal: int | None = None, *, unread: bool = False) -> None:
+        """Compact down to ``goal``, or the target, where that is worth a cut. ``unread``: there is no other room, so
+        results that were not read yet give way too until a turn fits; where that freed little, it is not tried again
+        until the context has grown.
+        """
+        goal = self.limits.target if goal is None else goal
+        old, before, step = self.held, self.tokens, self.limits.step
+        if before < self._not_before or (not unread and freed(old, compact(old, before - goal)) < step):
+            return
+        self._shrink(goal, unread=False)
+        if unread:
+            self._shrink(self.limits.full, unread=True)
+        after = self.tokens
+        self._not_before = after + step if before - after < step else 0
+        put, removed = changes(old, self.held)
+        if put or removed:
+            self._journal.write(
+                Compaction(agent=self._agent, before=before, after=after, put=put, removed=removed)
+            )
+            self.note(prompt.compacted(before, after))
+
+    def _shrink(self, goal: int, *, unread: bool) -> None:
+        """Each round gives way more than the last one, until the pool's own count is at the goal."""
+        while (excess := self.tokens - goal) > 0:
+            held = self.held
+            smaller = compact(held, excess, unread=unread)
+            if smaller == held:
+                return
+            self.rewrite(smaller)
+
+    # --- its record
+
+    def _labelled(self, segment_id: str, tokens: int) -> tuple[str, int, str | None]:
+        label, tool = self._about[segment_id]
+        return label, tokens, tool
+
+    def _record(self, entries: Iterable[Entry]) -> None:
         events: list[Event] = []
         for entry in entries:
+            tool = None if entry.message is None else entry.message.tool
+            self._about[entry.id] = entry.label, tool
             if entry.message is not None:
                 events.append(entry.message)
             text = None if entry.message is not None else entry.text
@@ -143,7 +269,7 @@ class Context:
             agent=self._agent, id=segment_id, role=role, label=label, tokens=tokens, pinned=pinned, text=text
         )
 
-    def turn_message(self, segment_id: str, done: Done, *, kept: bool = True) -> Message:
+    def _turn(self, segment_id: str, done: Done, *, kept: bool = True) -> Message:
         """A turn as the log keeps it."""
         return Message(
             agent=self._agent,

@@ -4,7 +4,7 @@ What only later steps need is imported by them: the time from the start to the f
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,6 +26,7 @@ from aerix.actors import (
 from aerix.agent.changes import Changes
 from aerix.agent.ended import crash
 from aerix.agent.journal import Journal
+from aerix.agent.room import Ratios
 from aerix.agent.usage import Usage
 from aerix.bounds import CANCEL, DIFF, TURNS
 from aerix.exits import BUDGET, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE, TERMINATED
@@ -58,6 +59,7 @@ class RequestSpec:
     max_new_tokens: int
     sampling: Sampling
     diff: bool
+    ratios: Ratios = field(default_factory=Ratios)
     spent: tuple[Spent, ...] = ()
     """What earlier runs of this same request have spent, from their log: a run again gets no new budget."""
 

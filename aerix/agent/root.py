@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 from aerix.actors import Actor, ChildSpec, Ledger
 from aerix.agent.agent import Agent, Places, Task
 from aerix.agent.context import Entry
+from aerix.agent.system import system_segment
 from aerix.bounds import CANCEL
 from aerix.extensions.instructions import fit, read_instructions
 from aerix.pool.protocol import MemberInfo
-from aerix.prompts import load
 from aerix.session.events import ROOT
 from aerix.session.project import repository_root
 from aerix.tools import TOOLS
-from aerix.turn.prompt import system_text
 
 if TYPE_CHECKING:
     from aerix.agent.request import RequestPlaces, RequestSpec
@@ -27,11 +26,12 @@ def root_agent(
     """
     tools = tuple(TOOLS.values())
     found = read_instructions(spec.cwd)
-    entries = [Entry("system", "system", system_text(load("system"), tools), "system", pinned=True)]
+    entries = [Entry("system", "system", system_segment(member.window), "system", pinned=True)]
     if instructions := fit(found, member.window):
         entries.append(Entry("instructions", "user", instructions, "instructions", pinned=True))
     entries.append(Entry("prompt", "user", spec.prompt, "prompt", pinned=True))
-    task = Task(ROOT, "root", tuple(entries), tools, spec.max_new_tokens, spec.sampling)
+    spool = spec.folder / "spool"
+    task = Task(ROOT, "root", tuple(entries), tools, spec.max_new_tokens, spec.sampling, spool, spec.ratios)
     work = Places(places.log, places.screen, places.pool, places.supervisor, member, _runner(spec))
     child = ChildSpec(ROOT, lambda: Agent(task, work, ledger), restart="temporary", grace_s=CANCEL.value)
     return child, found.notes

@@ -1,8 +1,9 @@
 """The events of a session: one frozen dataclass a type, one JSON line each.
 
 Every line has ``ts`` (UTC, ISO 8601), ``type`` and ``agent``. What a context holds is in ``segment`` events (text the
-agent put there) and ``message`` events (turns, with their exact tokens, and tool results), so that each context can
-be built again from the log.
+agent put there) and ``message`` events (turns, with their exact tokens, and tool results); ``compaction`` and
+``context.op`` events say what changed before a context's end. So each context can be built again from the log
+(``replay.py``).
 """
 
 import json
@@ -114,6 +115,36 @@ class Message(Event):
     input: dict[str, Any] | None = None
     error: bool = False
     spool: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite(Event):
+    """A context changed before its end. ``put``: segments, each in the place of the one with its id; one with the
+    same text keeps its exact tokens. ``removed``: ids of segments that are gone.
+    """
+
+    put: list[dict[str, Any]] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction(Rewrite):
+    """The context was over its limit: markers stand for what gave way. ``before`` and ``after`` are its tokens."""
+
+    type: ClassVar[str] = "compaction"
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextOp(Rewrite):
+    """The agent used the ``context`` tool; ``error`` is there where the operation was refused, and changed nothing."""
+
+    type: ClassVar[str] = "context.op"
+    op: str
+    ids: list[str] = field(default_factory=list)
+    text: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,14 @@ only, one module a tool.
 Read ``messages.py`` and ``runner.py`` for the agent's side, ``child.py`` for the runner's process, then any tool.
 """
 
+from dataclasses import replace
+
 from aerix.turn.schema import JsonSchema, ToolSpec
 
 _TEXT: JsonSchema = {"type": "string"}
 _SOME_TEXT: JsonSchema = {"type": "string", "minLength": 1}
 _COUNT: JsonSchema = {"type": "integer", "minimum": 0, "maximum": 1_000_000_000}
+_NAMES: JsonSchema = {"type": "array", "items": {"type": "string"}}
 _FLAG: JsonSchema = {"type": "boolean"}
 _SECONDS: JsonSchema = {"type": "integer", "minimum": 1, "maximum": 600}
 
@@ -38,10 +41,29 @@ _ALL = (
           {"pattern": _SOME_TEXT}, {"path": _SOME_TEXT, "glob": _SOME_TEXT, "max_matches": _COUNT}),
     _tool("plan", "Read or replace your plan.",
           {"op": {"enum": ["read", "write"]}}, {"text": _TEXT}),
+    _tool("context", "Manage what you keep in mind: status lists segments; drop takes ids out; summarize puts text in their"
+          " place; pin keeps ids from compaction; note keeps text.",
+          {"op": {"enum": ["status", "drop", "summarize", "pin", "unpin", "note"]}}, {"ids": _NAMES, "text": _TEXT}),
 )  # fmt: skip
 
 TOOLS: dict[str, ToolSpec] = {tool.name: tool for tool in _ALL}
-"""Every tool by its name, in the order in which a model reads them. ``plan`` is run by the agent itself."""
+"""Every tool by its name, in the order in which a model reads them. ``plan`` and ``context`` are run by the agent itself."""
 
-RUN_BY_RUNNER = frozenset(TOOLS) - {"plan"}
+_SHORT = {
+    "read": "Lines of a file, or a folder's entries.",
+    "write": "Create or replace a file; append adds.",
+    "edit": "Replace text that occurs once.",
+    "bash": "Run a command.",
+    "glob": "Find files by name.",
+    "grep": "Search a regex.",
+    "plan": "Your plan.",
+    "context": "What you keep in mind: status, drop or pin ids, summarize them as text, note text.",
+    "agent": "Another agent does brief, and check is verified.",
+    "repo_map": "The file tree.",
+    "skill": "Load a skill.",
+}
+SHORT_TOOLS = tuple(replace(tool, description=_SHORT[tool.name]) for tool in _ALL)
+"""The same tools, told in few words: for small windows."""
+
+RUN_BY_RUNNER = frozenset(TOOLS) - {"plan", "context"}
 """The tools that a tool runner runs."""

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -70,6 +71,13 @@ def tail(data: bytes, limit: int) -> bytes:
     while start < most and data[start] & 0xC0 == 0x80:
         start += 1
     return data[start:]
+
+
+def free_file(folder: Path, call: str) -> Path:
+    """A name for a call's text that is free: call ids begin anew with each request of a session."""
+    name = call.replace("/", "_")
+    names = (f"{name}.txt" if n == 1 else f"{name}.{n}.txt" for n in count(1))
+    return next(path for each in names if not os.path.lexists(path := folder / each))
 
 
 def private_file(path: Path) -> BinaryIO:

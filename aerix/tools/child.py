@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -26,7 +25,7 @@ from aerix.actors.wire import Codec
 from aerix.bounds import BASH_PIPES, TOOL_WATCH
 from aerix.tools import RUN_BY_RUNNER
 from aerix.tools.bash import READ, Command, Pipe, end_everything, reap
-from aerix.tools.caps import UNSET, cap
+from aerix.tools.caps import UNSET, cap, free_file
 from aerix.tools.capture import Capture
 from aerix.tools.edit import edit
 from aerix.tools.glob import glob
@@ -138,10 +137,7 @@ class Runner:
         return max(0, min(self._caps.get(message.tool, UNSET), message.room_bytes))
 
     def _spool_file(self, message: RunTool) -> Path:
-        """A name that is free: call ids begin anew with each request of a session."""
-        name = message.call.replace("/", "_")
-        names = (f"{name}.txt" if n == 1 else f"{name}.{n}.txt" for n in count(1))
-        return next(path for each in names if not os.path.lexists(path := self._spool / each))
+        return free_file(self._spool, message.call)
 
     def _capped(
         self, message: RunTool, text: str, *, error: bool = False, paths: tuple[Path, ...] = ()

@@ -98,5 +98,10 @@ def cut(tokens: int, tools: Sequence[ToolSpec] = ()) -> str:
     )
 
 
+def compacted(before: int, after: int) -> str:
+    """Sent after a compaction."""
+    return f"[compacted: {before} -> {after} tokens; call again for what you still need]"
+
+
 LAST_TURN = "This is your last turn. Answer with `final`: what was done, and what is left."
 """Sent before the last turn of an agent's budget."""

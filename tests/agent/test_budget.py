@@ -13,14 +13,14 @@ from tests.runs import Aerix, Desk, Line, Ran, call, calls, final, of, play, ses
 
 LOOK = call("plan", op="read")
 BAD: dict[str, Any] = {"text": "no turn"}
-FLOOD = call("bash", command="yes | head -c 9000")
+FULL = " " + "x" * 1950
 
 PLAYS: dict[str, list[dict[str, Any]]] = {
     "endless": [calls(LOOK), calls(call("plan", op="write", text="x"))] * 5,
     "unsure": [BAD, BAD, calls(LOOK), BAD, BAD, final()],
     "nine": [calls(*[LOOK] * 9), final()],
     "repeats": [calls(*[call("read", path="README.md")] * 3), final()],
-    "floods": [calls(FLOOD), calls(FLOOD), calls(FLOOD), final("never said")],
+    "looks": [calls(LOOK), calls(LOOK), final("never said")],
     "slow": [final("x" * 100, per_token_delay=0.1)],
 }
 
@@ -95,9 +95,9 @@ def test_a_request_that_is_run_again_has_the_turns_that_its_log_leaves_it(desk: 
 
 @pytest.mark.rule("bounds.ledger")
 def test_a_request_that_is_run_again_has_no_new_hard_limit_hits(desk: Desk) -> None:
-    log = desk("play floods").log
+    log = desk("play looks" + FULL).log
     assert len(spends(log, "agent.hard-limit-hits")) == 2
-    ran = again(desk, "play floods", log)
+    ran = again(desk, "play looks" + FULL, log)
     assert ran.end.outcome == "killed"
     assert spends(ran.log, "agent.hard-limit-hits") == []
 

@@ -12,10 +12,14 @@ from tests.runs import Desk, call, calls, final, of, play, replay, results, turn
 
 WINDOW = 4096
 FLOOD = call("bash", command="yes | head -c 9000")
+LOOK = call("plan", op="read")
+FULL = " " + "x" * 1950
+"""A prompt that leaves no room for a whole turn."""
 
 PLAYS: dict[str, list[dict[str, Any]]] = {
     "answer": [final("42")],
-    "floods": [calls(FLOOD), calls(FLOOD), calls(FLOOD), final("never said")],
+    "answers": [final("x" * 300)],
+    "looks": [calls(LOOK), calls(LOOK), final("never said")],
     "flood": [calls(FLOOD), final("x" * 300)],
     "tokens": [
         calls(call("plan", op="write", text="grüße, 世界 🎈")),
@@ -34,17 +38,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.rule("context.hard-limit-kill")
 @pytest.mark.rule("bounds.hard-limit")
 def test_the_first_turn_without_room_is_cut_and_the_second_kills(desk: Desk) -> None:
-    ran = desk("play floods")
+    ran = desk("play looks" + FULL)
     assert (ran.end.outcome, ran.end.exit) == ("killed", 1)
     assert "context floor: no room for a turn" in ran.end.reason
     assert f"of {WINDOW:,} tokens" in ran.end.reason
-    assert len(turns(ran.log)) == 2
+    assert len(turns(ran.log)) == 1
+    assert len([line for line in of(ran.log, "spend") if line["bound"] == "agent.hard-limit-hits"]) == 2
     assert len(of(ran.log, "agent.end")) == 1
 
 
 @pytest.mark.rule("context.hard-limit-cut")
 def test_a_turn_is_asked_for_in_the_room_that_is_left(desk: Desk) -> None:
-    ran = desk("play flood")
+    ran = desk("play answers" + FULL)
     assert (ran.end.outcome, ran.end.text) == ("done", "x" * 300)
     last = turns(ran.log)[-1]["usage"]
     assert last["prompt_tokens"] + WINDOW // 4 > WINDOW  # a whole turn would not have fitted

@@ -27,8 +27,8 @@ def spec(ws: Workspace, tmp_path: Path) -> ChildSpec:
 
 
 def test_every_tool_has_a_flat_schema_with_a_sentence() -> None:
-    assert list(TOOLS) == ["read", "write", "edit", "bash", "glob", "grep", "plan"]
-    assert set(TOOLS) - {"plan"} == RUN_BY_RUNNER
+    assert list(TOOLS) == ["read", "write", "edit", "bash", "glob", "grep", "plan", "context"]
+    assert set(TOOLS) - {"plan", "context"} == RUN_BY_RUNNER
     for tool in TOOLS.values():
         properties, required = tool.input["properties"], tool.input["required"]
         assert isinstance(properties, dict)
