@@ -149,7 +149,9 @@ class HeadFiles:
     def forget(self, spot: Spot, why: str) -> None:
         """Pass a file over, and take it away: it is of no use to anybody."""
         with self._lock:
-            self._heads.pop(spot.path, None)
+            known = self._heads.pop(spot.path, None)
+        if known is None:
+            return
         with contextlib.suppress(OSError):
             spot.path.unlink()
         _pass_over(spot.path, why)
@@ -229,8 +231,8 @@ class HeadFiles:
         try:
             kind = self._make_kind()
             folder = self._root / kind.digest
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             for one in (self._root, folder):
+                one.mkdir(parents=True, exist_ok=True, mode=0o700)
                 told = one.stat()
                 if told.st_uid != os.getuid() or told.st_mode & 0o022:
                     raise OSError(f"{one} belongs to somebody else, or others may write to it")

@@ -52,8 +52,8 @@ class Store:
         """Where a running prompt's rows are kept on the way, because they cannot be cut back to there later."""
         self._due: list[list[int]] = []
         """Heads that are to be written when there is nothing else to do."""
-        self._found: Counter[ShelfName] = Counter()
-        self._missed: Counter[ShelfName] = Counter()
+        self._found: Counter[str] = Counter()
+        self._missed: Counter[str] = Counter()
 
     # --- a generation's way through it ----------------------------------------------------------------------------
 
@@ -188,15 +188,17 @@ class Store:
             self._disk.forget(part.kept, "the engine does not take its rows")
 
     def _count(self, plan: Plan, lease: Lease, limit: int) -> None:
-        """A shelf is asked where those before it have not all that is wanted."""
-        used: dict[ShelfName, bool] = {
-            "resident": plan.place.start > 0,
-            "memory": any(part.shelf == "memory" and part.upto <= lease.start for part in plan.parts),
-            "disk": any(part.shelf == "disk" and part.upto <= lease.start for part in plan.parts),
-        }
-        for name, found in used.items():
-            self._found[name] += found
-            self._missed[name] += not found and limit - lease.start >= WORTH
+        """A shelf is asked for what those before it have not, where that is worth it."""
+        reached = {"resident": plan.place.start, "memory": 0, "disk": 0}
+        for part in plan.parts:
+            if part.upto <= lease.start:
+                reached[part.shelf] = part.upto
+        known = 0
+        for name, upto in reached.items():
+            if limit - known >= WORTH:
+                self._found[name] += upto > known
+                self._missed[name] += upto <= known
+            known = max(known, upto)
 
     # --- keeping --------------------------------------------------------------------------------------------------
 
