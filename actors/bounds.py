@@ -120,7 +120,9 @@ CHILD_PROGRESS = Bound("child.progress", 600, "seconds", "process actor", "kill"
 CHILD_CREDIT = Bound(
     "child.credit", 64, "pieces of a call", "process actor", "wait", "the child waits", least=1
 )
-SWEEPS = Bound("child.sweeps", 20, "rounds", "process actor", "stop", "a process outlived its runner")
+SWEEPS = Bound(
+    "child.sweeps", 20, "rounds", "process actor", "stop", "a process outlived its runner", least=1
+)
 DUMP = Bound("dump.text", 256 * 1024, "characters", "every program", "cut", "the other threads are left out")
 DUMP_ACTORS = Bound("dump.actors", 1000, "actors", "every program", "cut", "the idle are left out first")
 DUMP_CALLS = Bound("dump.calls", 8, "calls of an actor", "every program", "cut", "the others are left out")

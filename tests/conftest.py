@@ -175,6 +175,17 @@ def kill(pid: int) -> None:
 
 # --- what tests ask for -------------------------------------------------------------------------------------------
 
+Limit = Callable[[str, float], None]
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
+    """Sets a row of the table of limits by its name, in this process and in all that it starts."""
+    from aerix.bounds import every_row
+
+    rows = {row.name: row for row in every_row()}
+    return lambda name, value: monkeypatch.setenv(rows[name].variable, str(value))
+
 
 @pytest.fixture
 def runtime_dir(own_home: Path) -> Path:

@@ -3,16 +3,14 @@
 ``python tests/test_rules.py --write`` writes docs/rules.md from tests/rules.toml.
 """
 
-import ast
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent
+from tests.marks import TESTS, marks_in, read_marks
+
 PAGE = TESTS.parent / "docs/rules.md"
 ISSUES = range(2, 8)
 
@@ -39,21 +37,6 @@ def read_rules() -> list[Rule]:
 def read_areas() -> dict[str, str]:
     areas: dict[str, str] = tomllib.loads((TESTS / "rules.toml").read_text("utf-8"))["areas"]
     return areas
-
-
-def read_marks() -> dict[str, set[str]]:
-    """The rule ids that tests bear, each with the files in which it stands."""
-    marks: dict[str, set[str]] = {}
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for rule_id in marks_in(path.read_text("utf-8")):
-            marks.setdefault(rule_id, set()).add(str(path.relative_to(TESTS.parent)))
-    return marks
-
-
-def marks_in(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("pytest.mark.rule", "mark.rule"):
-            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
 
 
 def page(rules: list[Rule], areas: dict[str, str], marks: dict[str, set[str]]) -> str:
@@ -83,17 +66,17 @@ RULES = read_rules()
 @pytest.mark.rule("setup.rules-listed")
 def test_every_mark_names_a_rule():
     known = {rule.id for rule in RULES}
-    assert {rule_id: files for rule_id, files in read_marks().items() if rule_id not in known} == {}
+    assert {rule_id: files for rule_id, files in read_marks("rule").items() if rule_id not in known} == {}
 
 
 @pytest.mark.rule("setup.rules-listed")
 def test_every_built_rule_has_a_test():
-    marks = read_marks()
+    marks = read_marks("rule")
     assert [rule.id for rule in RULES if rule.built and rule.id not in marks] == []
 
 
 def test_a_rule_with_a_test_is_said_to_be_built():
-    marks = read_marks()
+    marks = read_marks("rule")
     assert [rule.id for rule in RULES if not rule.built and rule.id in marks] == []
 
 
@@ -109,7 +92,7 @@ def test_no_sentence_stands_twice():
 
 
 def test_the_page_is_up_to_date():
-    assert PAGE.read_text("utf-8") == page(RULES, read_areas(), read_marks()), (
+    assert PAGE.read_text("utf-8") == page(RULES, read_areas(), read_marks("rule")), (
         "python tests/test_rules.py --write"
     )
 
@@ -123,9 +106,9 @@ def test_the_page_is_up_to_date():
     ],
 )
 def test_marks_are_found_wherever_they_stand(source):
-    assert list(marks_in(source)) == ["turn.calls-kept"]
+    assert list(marks_in(source, "rule")) == ["turn.calls-kept"]
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--write"]:
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(RULES, read_areas(), read_marks()), "utf-8")
+    PAGE.write_text(page(RULES, read_areas(), read_marks("rule")), "utf-8")

@@ -50,6 +50,7 @@ def test_the_end_of_a_row_names_its_limit() -> None:
         bounds.GRACE.end(2)
 
 
+@pytest.mark.bound("child.stderr")
 @pytest.mark.rule("bounds.settable")
 def test_a_row_that_is_set_holds_in_child_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_CHILD_STDERR", "10")

@@ -188,6 +188,7 @@ def test_a_name_with_a_line_break_stays_in_its_line_and_many_calls_are_cut() -> 
         gate.free.set()
 
 
+@pytest.mark.bound("dump.text")
 @pytest.mark.rule("bounds.settable")
 def test_the_dump_is_cut_at_its_bound_the_actors_first(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(Puppet(), "actor"):

@@ -285,6 +285,7 @@ def until_free(ref: Ref) -> None:
             return
 
 
+@pytest.mark.bound("wire.frame")
 def test_a_message_that_fits_in_no_frame_is_refused_and_the_child_lives_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -90,6 +90,8 @@ def test_a_folder_as_the_socket_is_one_sentence_with_exit_code_4(words: tuple[st
     assert len(told.stderr.splitlines()) == 1
 
 
+@pytest.mark.bound("pool.patience-note")
+@pytest.mark.bound("pool.control")
 def test_who_waits_for_a_pool_that_does_not_answer_is_told_so(
     pool: Daemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +106,7 @@ def test_who_waits_for_a_pool_that_does_not_answer_is_told_so(
     assert "did not answer Hello in 0.6 s" in error
 
 
+@pytest.mark.bound("pool.stop-wait")
 @pytest.mark.rule("pool.stop")
 def test_stop_ends_a_pool_that_does_not_answer(pool: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = pool()

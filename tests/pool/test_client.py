@@ -18,6 +18,7 @@ from aerix.actors.bounds import CHILD_CREDIT
 from aerix.pool import protocol as p
 from aerix.pool import starter
 from aerix.pool.client import Connect, PoolContext, Recreated, Starting, load_member
+from tests.conftest import Limit
 from tests.pool.daemons import PATIENCE, TEXT, Clients, Daemons, Do, Scripts, peer_pid, user
 
 Use = Callable[[PoolContext], object]
@@ -228,8 +229,9 @@ def test_a_load_whose_daemon_dies_is_asked_of_the_next_one(
 
 
 @pytest.mark.rule("bounds.lost-twice")
+@pytest.mark.bound("pool.lost-in-a-row")
 def test_two_losses_in_a_row_without_a_new_token_are_a_named_failure(
-    pool: Daemons, script: Scripts, client: Clients
+    pool: Daemons, script: Scripts, client: Clients, limit: Limit
 ) -> None:
     ref = script({"text": "", "fault": "die"})
     pool(ref)
@@ -238,6 +240,9 @@ def test_two_losses_in_a_row_without_a_new_token_are_a_named_failure(
         on_context(client.runner(), link, ref, lambda context: context.generate(100))
     assert refusal.value.code == "generation_lost"
     until(lambda: status(link).members[0].restarts == 2)  # it is told before its member has counted it
+    limit("pool.lost-in-a-row", 1)
+    with pytest.raises(Refused, match="lost 1 times in a row without a new token"):
+        on_context(client.runner(), link, ref, lambda context: context.generate(100))
 
 
 def test_an_edit_that_finds_the_context_lost_makes_it_anew(
@@ -339,11 +344,15 @@ def test_two_clients_at_once_each_get_their_own(pool: Daemons, script: Scripts, 
     assert texts == {"left": "L" * 30, "right": "R" * 30}
 
 
+@pytest.mark.bound("pool.max-connections")
 @pytest.mark.rule("bounds.generations")
-def test_generations_over_the_limit_wait_in_order(pool: Daemons, script: Scripts, client: Clients) -> None:
+def test_generations_over_the_limit_wait_in_order(
+    pool: Daemons, script: Scripts, client: Clients, limit: Limit
+) -> None:
     ref = script({"text": TEXT, "per_token_delay": 0.005})
     pool(ref)
-    link = client.link(max_connections=1)
+    limit("pool.max-connections", 1)
+    link = client.link()
 
     def work(me: Actor) -> object:
         context = PoolContext(me, link, ref)
@@ -498,6 +507,7 @@ def test_a_command_that_starts_no_pool_is_named(client: Clients, command: tuple[
     assert refusal.value.code == "pool_exited"
 
 
+@pytest.mark.bound("pool.autostart-every")
 def test_a_command_that_ends_well_and_starts_nothing_is_not_tried_for_ever(
     client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -636,6 +646,7 @@ def test_a_socket_that_says_nothing_is_a_named_failure(
     silent.close()
 
 
+@pytest.mark.bound("pool.frames")
 @pytest.mark.rule("bounds.frames")
 def test_a_generation_without_a_frame_for_too_long_is_given_up(
     pool: Daemons, script: Scripts, client: Clients, monkeypatch: pytest.MonkeyPatch
@@ -688,6 +699,7 @@ def test_a_pool_of_another_user_is_not_spoken_to(
     silent.close()
 
 
+@pytest.mark.bound("pool.link-queue")
 def test_requests_over_the_queues_bound_are_refused(
     pool: Daemons, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -722,6 +734,7 @@ def test_a_link_that_ends_refuses_what_waits(pool: Daemons, client: Clients) -> 
     silent.close()
 
 
+@pytest.mark.bound("pool.generation")
 def test_a_deadline_of_the_askers_cancels_the_request(
     pool: Daemons, script: Scripts, client: Clients
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_schema_is_refused_where_the_member_cannot_hold_it() -> None:
     assert refusal.value.code == "no_json"
 
 
+@pytest.mark.bound("worker.schema")
 def test_a_schema_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_WORKER_SCHEMA", "10")
     with pytest.raises(Refused, match=r"bytes are more than 10\."):
@@ -207,12 +208,16 @@ def test_a_hostile_schema_is_refused_or_costs_little(schema: dict[str, Any]) -> 
     assert getrusage(RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
 
 
+@pytest.mark.bound("worker.schema-states")
+@pytest.mark.bound("worker.schema-fuel")
+@pytest.mark.bound("worker.schema-items")
 @pytest.mark.rule("constraint.hostile-bounded")
 @pytest.mark.parametrize(
     ("bound", "schema"),
     [
         ("SCHEMA_FUEL", closed(a={"type": "string", "pattern": "^((ab?c){2,5}|d+e)+$"})),
         ("SCHEMA_ITEMS", chained(10)),
+        ("SCHEMA_STATES", closed(a={"type": "string", "pattern": "^.*a.{20}$"})),
     ],
 )
 def test_a_schema_that_costs_more_than_its_bound_is_refused(
@@ -220,5 +225,7 @@ def test_a_schema_that_costs_more_than_its_bound_is_refused(
 ) -> None:
     monkeypatch.setenv(f"AERIX_BOUND_WORKER_{bound}", "20")
     with pytest.raises(Refused, match="The schema cannot be held: ") as refusal:
-        follow(schema).forced()
+        json = follow(schema)
+        json.take([*json.forced(), ord("a")])
+        json.allowed()
     assert refusal.value.code == "bad_constraint"

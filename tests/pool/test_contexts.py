@@ -121,6 +121,8 @@ def test_a_refused_change_changes_nothing(
     assert read(contexts, context) == before
 
 
+@pytest.mark.bound("worker.contexts")
+@pytest.mark.bound("worker.segments")
 def test_too_many_contexts_and_segments_are_refused(
     contexts: Contexts, context: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_another_first_message_than_hello_is_refused(pool: Daemons, wire: Open) 
     assert one.get() is None
 
 
+@pytest.mark.bound("pool.hello")
 @pytest.mark.rule("protocol.hello-first")
 def test_a_connection_that_says_nothing_is_closed(pool: Daemons, wire: Open) -> None:
     one = wire(pool(POOL_HELLO=0.05).socket)
@@ -472,6 +473,7 @@ def test_status_tells_members_contexts_and_what_runs(pool: Daemons, script: Scri
     assert (member["contexts"], member["running"], member["waiting"], member["restarts"]) == (1, 1, 1, 0)
 
 
+@pytest.mark.bound("pool.open-connections")
 def test_connections_over_the_bound_are_refused(pool: Daemons, wire: Open) -> None:
     daemon = pool(POOL_OPEN_CONNECTIONS=1)
     first = wire(daemon.socket)
@@ -481,6 +483,7 @@ def test_connections_over_the_bound_are_refused(pool: Daemons, wire: Open) -> No
     assert second["code"] == "too_many_connections"
 
 
+@pytest.mark.bound("worker.batch")
 @pytest.mark.rule("protocol.progress-token-done")
 def test_a_generation_answers_progress_then_tokens_then_one_done(
     pool: Daemons, script: Scripts, wire: Open

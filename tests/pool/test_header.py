@@ -118,6 +118,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes, code: str, 
     assert (refusal.code, said in refusal.message) == (code, True), refusal.message
 
 
+@pytest.mark.bound("models.header-entries")
 def test_a_list_of_too_many_texts_is_refused_before_it_is_walked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_list_of_too_many_texts_is_refused_before_it_is_walked(
     assert "a list of 51 texts" in refused(tmp_path, many).message
 
 
+@pytest.mark.bound("models.header-bytes")
 def test_a_header_may_only_be_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_MODELS_HEADER_BYTES", "1000")
     long = gguf(LLAMA | {"general.description": "x" * 5000})

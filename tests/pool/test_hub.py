@@ -111,6 +111,7 @@ def test_a_quantization_is_a_whole_word_before_it_is_a_part_of_one() -> None:
                 choose(HubRef(REPO, quant=quant), names)
 
 
+@pytest.mark.bound("models.hub-pages")
 def test_a_long_list_of_files_is_read_page_by_page(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.files = {f"other{n}.txt": b"" for n in range(7)} | {FILE: MODEL}
     hub.page = 3
@@ -153,6 +154,7 @@ def test_a_reference_to_the_hub_that_is_none_is_refused(ref: str) -> None:
 # --- what breaks off ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.bound("models.hub-pause")
 @pytest.mark.rule("models.hf")
 def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub) -> None:
     hub.breaks = [100_000, 50_000]
@@ -162,6 +164,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub) -> None:
     assert sum(line.endswith("; trying again") for line in lines) == 2
 
 
+@pytest.mark.bound("models.hub-tries")
 @pytest.mark.rule("models.hf")
 def test_a_later_pull_goes_on_where_an_earlier_one_stopped(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.breaks = [100_000, 1, 1]
@@ -242,6 +245,7 @@ def test_a_list_that_is_none_is_one_sentence(hub: Hub, raw: bytes) -> None:
     assert refused().startswith(f"{REF} could not be fetched: ")
 
 
+@pytest.mark.bound("models.hub-list")
 def test_a_list_without_end_is_cut(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_MODELS_HUB_LIST", "100")
     assert "its list of files is longer than 100 bytes" in refused()
@@ -273,9 +277,11 @@ def test_without_a_token_none_is_sent(hub: Hub) -> None:
     assert hub.tokens() == {None}
 
 
-def test_redirects_without_end_or_to_nowhere_are_refused(hub: Hub) -> None:
+@pytest.mark.bound("models.hub-redirects")
+def test_redirects_without_end_or_to_nowhere_are_refused(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AERIX_BOUND_MODELS_HUB_REDIRECTS", "2")
     hub.redirect = hub.url
-    assert "redirects more than 5 times" in refused()
+    assert "redirects more than 2 times" in refused()
     for target, said in (("ftp://127.0.0.1", "not as safe"), ("http://[", "could not be fetched")):
         hub.redirect = target
         assert said in refused()

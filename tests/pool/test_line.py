@@ -74,6 +74,7 @@ def test_a_hundred_megabytes_of_requests_cost_no_memory(pool: Daemons, script: S
     assert resident(daemon.process.pid) - before < 16 * MIB
 
 
+@pytest.mark.bound("pool.unread")
 @pytest.mark.rule("pool.unread-bounded")
 def test_requests_that_were_held_up_are_answered_when_their_client_reads(
     pool: Daemons, script: Scripts, wire: Open
@@ -129,6 +130,7 @@ def test_a_generation_for_a_slow_reader_is_done_in_its_time_and_reaches_it_whole
     assert (frame["id"], frame["text"], data.decode(), tokens) == (id_, text, text, len(text))
 
 
+@pytest.mark.bound("pool.open-requests")
 def test_requests_over_the_bound_of_a_connection_are_refused(
     pool: Daemons, script: Scripts, wire: Open
 ) -> None:

@@ -80,6 +80,9 @@ def test_a_member_that_gave_up_can_be_loaded_again(pool: Daemons, script: Script
     assert one.ask("Generate", context=one.create(ref), max_tokens=9)["text"] == "fine"
 
 
+@pytest.mark.bound("pool.member-delay")
+@pytest.mark.bound("pool.member-held")
+@pytest.mark.bound("pool.held-progress")
 def test_requests_that_wait_for_a_restart_hear_signs_of_life(
     pool: Daemons, script: Scripts, wire: Open
 ) -> None:
@@ -106,6 +109,7 @@ def test_requests_that_wait_for_a_restart_hear_signs_of_life(
 # --- a worker that is stuck ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.bound("pool.cancel-reaction")
 @pytest.mark.rule("bounds.cancel")
 def test_a_generation_that_ignores_its_cancel_costs_its_worker_its_life(
     pool: Daemons, script: Scripts, wire: Open
@@ -158,6 +162,7 @@ def test_a_worker_that_is_killed_for_lack_of_memory_says_so_and_is_the_first_to_
     assert "it was killed by another program, or by the kernel for lack of memory" in info_of(one)["note"]
 
 
+@pytest.mark.bound("pool.status-wait")
 def test_status_does_not_wait_for_a_worker_that_does_not_answer(
     pool: Daemons, script: Scripts, wire: Open
 ) -> None:
@@ -207,6 +212,7 @@ def test_a_ladder_that_is_used_up_refuses_the_load(script: Scripts, monkeypatch:
     assert refusal.value.code == "load_failed"
 
 
+@pytest.mark.bound("pool.member-load")
 def test_a_load_that_takes_too_long_is_refused(script: Scripts, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Worker):
         def __init__(self, member: Ref, args: WorkerArgs) -> None:

@@ -107,6 +107,7 @@ def test_a_link_that_lost_its_connection_uses_its_member_again(
     assert members(other) == {}
 
 
+@pytest.mark.bound("pool.memory")
 @pytest.mark.rule("models.making-room")
 @pytest.mark.rule("models.fit")
 def test_a_load_that_does_not_fit_sends_away_who_is_idle_and_nobody_else(

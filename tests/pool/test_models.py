@@ -30,6 +30,7 @@ from aerix.pool.models import (
 )
 from aerix.pool.pull import pull
 from aerix.pool.remote import Address
+from tests.conftest import Limit
 
 GGUF = b"GGUF\x03\x00\x00\x00" + bytes(92)
 
@@ -115,8 +116,9 @@ def test_a_reference_that_is_badly_written_is_refused(ref: str) -> None:
     assert "secret" not in refusal.message
 
 
+@pytest.mark.bound("models.parts")
 @pytest.mark.rule("models.references")
-def test_a_model_cut_into_files_is_loaded_by_its_first(tmp_path: Path) -> None:
+def test_a_model_cut_into_files_is_loaded_by_its_first(tmp_path: Path, limit: Limit) -> None:
     names = [f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
     for name in names:
         (tmp_path / name).write_bytes(GGUF)
@@ -125,8 +127,8 @@ def test_a_model_cut_into_files_is_loaded_by_its_first(tmp_path: Path) -> None:
         assert (model.path, model.size) == (tmp_path / names[0], 200)
     (tmp_path / names[1]).unlink()
     assert "m-00002-of-00002.gguf is not there" in refused(str(tmp_path / names[0])).message
-    (tmp_path / "m-00001-of-99999.gguf").write_bytes(GGUF)
-    assert resolve(str(tmp_path / "m-00001-of-99999.gguf")).size == 100
+    limit("models.parts", 1)
+    assert resolve(str(tmp_path / names[0])).size == 100
 
 
 @pytest.mark.rule("models.missing-file")
@@ -281,6 +283,7 @@ def test_without_pip_the_sentence_says_so(
         ensure_model("tiny", lambda _: None)
 
 
+@pytest.mark.bound("models.pull-silence")
 @pytest.mark.rule("models.pull-progress")
 def test_a_pull_gives_up_after_silence(
     entry: CatalogueModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -8,6 +8,7 @@ import pytest
 
 from aerix.actors import Refused
 from aerix.pool.models import resolve
+from tests.conftest import Limit
 from tests.pool.ggufs import gguf
 
 MODEL = "application/vnd.ollama.image.model"
@@ -80,8 +81,9 @@ def test_a_model_that_is_missing_names_the_command_that_fetches_it(own_home: Pat
     assert message.endswith("Run `ollama pull me/m:1b`")
 
 
+@pytest.mark.bound("models.manifest")
 @pytest.mark.rule("models.ollama")
-def test_a_damaged_store_is_one_sentence(store: Store) -> None:
+def test_a_damaged_store_is_one_sentence(store: Store, limit: Limit) -> None:
     place = "registry.ollama.ai/library/m"
     for raw in (
         "",
@@ -100,6 +102,10 @@ def test_a_damaged_store_is_one_sentence(store: Store) -> None:
         assert "it names no model file" in refused("ollama:m")
     store.add(place, "latest", {"mediaType": MODEL, "digest": f"sha256:{'c' * 64}"})
     assert "is not there" in refused("ollama:m")
+    store.add(place, "latest")
+    assert resolve("ollama:m").present
+    limit("models.manifest", 20)
+    assert "is damaged: " in refused("ollama:m")
 
 
 def test_an_adapter_is_not_left_out_silently(store: Store) -> None:

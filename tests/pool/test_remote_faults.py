@@ -170,6 +170,8 @@ def test_a_server_that_fails_for_ever_is_given_up_with_its_own_words(server: Fak
     assert len(server.chats()) == 8
 
 
+@pytest.mark.bound("remote.wait")
+@pytest.mark.bound("remote.delay")
 @pytest.mark.rule("remote.tried-again")
 def test_the_delays_grow_and_a_server_that_names_one_is_heard_up_to_a_bound(
     server: Fake, monkeypatch: pytest.MonkeyPatch
@@ -181,13 +183,15 @@ def test_the_delays_grow_and_a_server_that_names_one_is_heard_up_to_a_bound(
 
     monkeypatch.setattr("aerix.pool.remote_http.asyncio.sleep", sleep)
     monkeypatch.setenv("AERIX_BOUND_REMOTE_DELAY", "0.5")
+    monkeypatch.setenv("AERIX_BOUND_REMOTE_WAIT", "30")
     limited = [
         status(429, "no", Retry_After=value) for value in ("7", "100000", "Wed, 21 Oct 2026 07:28:00 GMT")
     ]
     assert turn(server, slams, slams, *limited, slams, says("ok")).text == "ok"
-    assert waited == [0.5, 1, 7, 60, 8, 16]
+    assert waited == [0.5, 1, 7, 30, 8, 16]
 
 
+@pytest.mark.bound("remote.tries")
 @pytest.mark.rule("remote.tried-again")
 def test_nobody_at_the_address_is_said_so(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_REMOTE_TRIES", "2")
@@ -199,6 +203,7 @@ def test_nobody_at_the_address_is_said_so(server: Fake, monkeypatch: pytest.Monk
     assert failed.message == f"the server at {base}: nobody answers (Connection refused) (tried 2 times)"
 
 
+@pytest.mark.bound("remote.connect")
 @pytest.mark.rule("remote.tried-again")
 def test_an_address_that_takes_no_connection_is_given_up(
     server: Fake, monkeypatch: pytest.MonkeyPatch
@@ -241,6 +246,7 @@ def test_a_turn_that_breaks_off_is_told_and_not_tried_again_behind_the_clients_b
 # --- silence ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.bound("remote.silence")
 @pytest.mark.rule("remote.silence")
 def test_a_server_that_never_says_a_byte_is_given_up(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_REMOTE_SILENCE", "0.1")
@@ -323,6 +329,7 @@ def test_a_redirect_is_not_followed(server: Fake) -> None:
         assert other.seen == []
 
 
+@pytest.mark.bound("remote.text")
 @pytest.mark.rule("remote.bounded-answers")
 def test_an_answer_without_an_end_is_cut(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_REMOTE_TEXT", "1000")
@@ -336,11 +343,24 @@ def test_an_answer_without_an_end_is_cut(server: Fake, monkeypatch: pytest.Monke
     assert (done.stop, len(done.text)) == ("length", 1100)
 
 
+@pytest.mark.bound("remote.line")
+@pytest.mark.rule("remote.bounded-answers")
+def test_a_line_without_an_end_is_not_read_to_its_end(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AERIX_BOUND_REMOTE_LINE", "1000")
+    monkeypatch.setenv("AERIX_BOUND_REMOTE_TRIES", "1")
+    failed = refusal(server, streams(b"data: " + b"x" * 200_000))
+    assert failed.code == "server_garbled"
+    assert "a line of more than 1000 bytes" in failed.message
+
+
+@pytest.mark.bound("remote.body")
 @pytest.mark.rule("remote.bounded-answers")
 def test_a_page_without_an_end_is_not_read_to_its_end(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_REMOTE_BODY", "1000")
     monkeypatch.setenv("AERIX_BOUND_REMOTE_TRIES", "1")
-    assert "more than 1000 bytes" in refusal(server, status(200, "[" * 5000)).message
+    page = refusal(server, status(200, "[" * 5000))
+    assert page.code == "server_garbled"
+    assert "more than 1000 bytes" in page.message
     assert refusal(server, status(404, "x" * 5000)).message.endswith("404 Not Found")
 
 

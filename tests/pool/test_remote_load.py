@@ -118,6 +118,7 @@ def test_a_window_that_nobody_tells_is_asked_of_the_user() -> None:
         assert caught.value.code == "server_no_window"
 
 
+@pytest.mark.bound("remote.ask")
 @pytest.mark.rule("remote.window")
 def test_what_a_server_tells_too_late_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_REMOTE_ASK", "0.1")

@@ -66,6 +66,7 @@ def test_what_a_template_may_not_take_is_a_refusal_that_names_the_setting(
     assert 'Set `template` under [models."REF"]' in refusal.value.message
 
 
+@pytest.mark.bound("worker.template-time")
 @pytest.mark.rule("template.bounded")
 def test_a_template_that_does_not_end_is_ended_and_the_next_rendering_starts_anew(
     apart: Callable[[str], Apart], monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ from aerix.pool.generation import Bench, Job
 from aerix.pool.rows import Aborted, Engine, Row
 from aerix.pool.scheduler import Ended, Scheduler
 from aerix.pool.template import Template
+from tests.conftest import Limit
 from tests.pool.desk import Scripts
 
 SCHEMA = {
@@ -136,7 +137,9 @@ def test_more_than_max_batch_wait_in_order(scripts: Scripts) -> None:
 
 
 @pytest.mark.rule("scheduler.prompt-slices")
-def test_a_long_prompt_is_filled_in_slices_beside_the_replies(scripts: Scripts) -> None:
+@pytest.mark.bound("worker.prompt-slice")
+def test_a_long_prompt_is_filled_in_slices_beside_the_replies(scripts: Scripts, limit: Limit) -> None:
+    limit("worker.prompt-slice", 50)
     table = Table(scripts.engine({}, {"match": "short", "text": "a" * 100}, {"match": "long", "text": "b"}))
     short = table.job("short")
     table.step()
@@ -195,7 +198,12 @@ def test_what_never_fits_is_refused_once_nobody_is_in_its_way(scripts: Scripts) 
 
 
 @pytest.mark.rule("scheduler.resident-first")
-def test_a_resident_prompt_goes_first_but_nobody_is_passed_over_more_than_twice(scripts: Scripts) -> None:
+@pytest.mark.bound("worker.passed-over")
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_resident_prompt_goes_first_but_nobody_is_passed_over_more_than_so_often(
+    scripts: Scripts, limit: Limit, times: int
+) -> None:
+    limit("worker.passed-over", times)
     table = Table(scripts.engine({}, {"match": ".", "text": "a"}, window=4096), max_batch=1)
     known = "k" * 300
     table.job(known)
@@ -293,7 +301,10 @@ def test_a_choice_runs_beside_turns(scripts: Scripts) -> None:
     assert (table.text(turn), table.text(choice)) == ("a" * 30, "edit")
 
 
-def test_a_forced_stretch_is_no_longer_than_a_slice(scripts: Scripts) -> None:
+@pytest.mark.bound("worker.reply-slice")
+def test_a_forced_stretch_is_no_longer_than_a_slice(scripts: Scripts, limit: Limit) -> None:
+    limit("worker.reply-slice", 20)
+    limit("worker.prompt-slice", 20)
     value = "v" * 300
     schema = {
         "type": "object",

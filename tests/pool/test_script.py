@@ -56,6 +56,7 @@ def test_a_faulty_line_is_named_with_its_number(read: Any, lines: list[Any], why
     assert refusal.value.code == "bad_script"
 
 
+@pytest.mark.bound("worker.script")
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused, match="cannot be read: No such file"):
         Script(tmp_path / "none.jsonl")

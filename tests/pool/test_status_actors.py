@@ -108,6 +108,7 @@ def hung(daemon: Daemon, refs: list[str], socket: Path, wire: Callable[..., Wire
 
 @pytest.mark.rule("actors.dump")
 @pytest.mark.rule("pool.status-actors")
+@pytest.mark.bound("pool.members-wait")
 @pytest.mark.rule("pool.status-silent")
 def test_with_a_member_that_hangs_the_status_says_who_hangs_in_what_since_when_and_who_waits(
     hung: Wire, refs: list[str]
@@ -131,6 +132,7 @@ def test_the_status_as_json_holds_the_actors_where_they_are_asked_for(hung: Wire
     assert (first["name"], first["does"], first["kind"]) == (f"member:{refs[0]}", "ContextCreate", "Hanging")
 
 
+@pytest.mark.bound("pool.status-alone")
 @pytest.mark.rule("pool.status-actors")
 def test_when_the_supervisor_of_the_members_hangs_the_status_comes_without_their_word(
     daemon: Daemon,

@@ -110,6 +110,7 @@ def test_generations_wait_in_order_and_a_waiting_one_is_cancelled_at_once(play: 
         assert second.over.is_set()
 
 
+@pytest.mark.bound("worker.queue")
 def test_more_generations_than_may_wait_are_refused(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_WORKER_QUEUE", "1")
     with play(LONG) as owner:
