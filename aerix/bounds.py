@@ -145,8 +145,8 @@ JOBS_AT_FINAL = Bound(
     "agent",
     "kill",
     "[job jN killed: agent ended]",
-    built=False,
 )
+JOBS = Bound("jobs.at-once", 16, "jobs of a request", "job runner", "refuse", "error: N jobs run already", least=1)
 HARD_LIMIT_HITS = Bound("agent.hard-limit-hits", 2, "hits", "agent", "kill", "killed: context floor")
 CUT_TURN = Bound("agent.cut-turn", 64, "tokens at least", "agent", "kill", "killed: context floor")
 SHOWN_ANSWER = Bound("agent.shown-answer", 200, "characters", "agent", "cut", "the rest is not quoted")
@@ -236,9 +236,9 @@ IMPORT_HOPS = Bound(
 )
 
 ROWS: tuple[Bound, ...] = (
-    TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, OWN_WORDS, STOP_CONTINUES, JOBS_AT_FINAL, HARD_LIMIT_HITS,
+    TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, OWN_WORDS, STOP_CONTINUES, JOBS_AT_FINAL, JOBS, HARD_LIMIT_HITS,
     CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE,
-    DEPTH, PIECES, PIECE_RETRIES, PROFILE_GIT, PROFILE_WRITES, TUNE_SESSIONS, REFLECTIONS, FARM_RESTARTS,
+    DEPTH, PIECES, PIECE_RETRIES, PIECE_LISTED, PIECE_REASON, PROFILE_GIT, PROFILE_WRITES, TUNE_SESSIONS, REFLECTIONS, FARM_RESTARTS,
     GIT_CALL, GIT_OUTPUT,
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,
     GLOB_FORMS, WALK_FILES, GIT_FILES, BASH_TIMEOUT, BASH_LONGEST, BASH_TERM, BASH_CANCEL, BASH_DRAIN, BASH_PIPES,

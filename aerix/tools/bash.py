@@ -10,12 +10,14 @@ import select
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
 from time import monotonic
+from types import FrameType
 from typing import IO, Literal
 
 from aerix.actors import os_linux
@@ -161,10 +163,12 @@ class Command:
 
     def status(self) -> str:
         """The last line of the result, and before it how many processes still run."""
-        running = (
-            [f"[{len(self.left)} process{'es' * (len(self.left) > 1)} still running]"] if self.left else []
-        )
-        return "\n".join([*running, self._how()])
+        return "\n".join(filter(None, (self.left_running(), self._how())))
+
+    def left_running(self) -> str:
+        """The line that says how many processes still run; empty where none does."""
+        count = len(self.left)
+        return f"[{count} process{'es' * (count > 1)} still running]" if count else ""
 
     def _how(self) -> str:
         match self.verdict:
@@ -217,6 +221,32 @@ def reap() -> None:
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+class _Terminated(BaseException):
+    """TERM came: the owner is dead, or somebody ends this process."""
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """For the life of a runner's process: however it ends, no process that it started is left. TERM ends it so, too."""
+    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is ignored here would be ignored by every command
+    terminated = False
+    try:
+        yield
+    except _Terminated:
+        terminated = True
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        end_everything()
+    if terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
 
 
 def end_everything() -> None:

@@ -134,7 +134,7 @@ class Capture:
                 self.out.give(file)
                 file.write(gap)
                 self.err.give(file)
-                file.write(f"\n{status}\n".encode())
+                file.write(f"\n{status}\n".encode() if status else b"")
         except OSError as error:
             return error
         return None

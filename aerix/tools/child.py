@@ -5,13 +5,11 @@ looks at the channel: also a regular expression that would not end in this life 
 the call's own deadline comes. Whatever its end is, no process that it started is left.
 """
 
-import os
 import selectors
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -20,18 +18,19 @@ from typing import Any
 from aerix.actors import os_linux
 from aerix.actors.child import Channel, ChannelClosed, IncomingCall, IncomingCancel
 from aerix.actors.log import log
-from aerix.actors.mailbox import wait_readable
 from aerix.actors.wire import Codec
-from aerix.bounds import BASH_PIPES, TOOL_WATCH
+from aerix.bounds import TOOL_WATCH
 from aerix.tools import RUN_BY_RUNNER
-from aerix.tools.bash import READ, Command, Pipe, end_everything, reap
+from aerix.tools.bash import Command, nothing_left, reap
 from aerix.tools.caps import UNSET, cap, free_file
 from aerix.tools.capture import Capture
+from aerix.tools.drive import Drive
 from aerix.tools.edit import edit
 from aerix.tools.glob import glob
 from aerix.tools.grep import grep
 from aerix.tools.messages import RunTool, ToolResult
 from aerix.tools.read import read
+from aerix.tools.repo_map import repo_map
 from aerix.tools.workspace import Given, Output, ToolError, Workspace, clean
 from aerix.tools.write import write
 
@@ -41,13 +40,9 @@ _TOOLS: dict[str, Callable[[Workspace, Given], Output]] = {
     "edit": edit,
     "glob": glob,
     "grep": grep,
+    "repo_map": repo_map,
 }
-_REST = 32  # reads of a pipe that is full when its command is over
 _CHANGING = frozenset({"write", "edit"})
-
-
-class _Terminated(BaseException):
-    """TERM came: the owner is dead, or somebody ends this process."""
 
 
 class _GivenUp(BaseException):
@@ -58,25 +53,10 @@ def main(channel: Channel, args: dict[str, Any]) -> None:
     """The body of the child process; ``args``: ``root``, ``cwd``, ``spool`` (folders), ``caps`` (bytes by tool)."""
     channel.codec = Codec((RunTool, ToolResult))
     os_linux.adopt_orphans()
-    signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is ignored here would be ignored by every command
-    runner = Runner(channel, args)
-    terminated = False
-    try:
+    with nothing_left():
+        runner = Runner(channel, args)
         channel.ready()
         runner.serve()
-    except _Terminated:
-        terminated = True
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        end_everything()
-    if terminated:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTERM)
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    raise _Terminated
 
 
 class Runner:
@@ -93,7 +73,7 @@ class Runner:
         self._running: int | None = None
         self._cancelled = False
         self._watched_until: float | None = None
-        self._held: deque[Pipe] = deque()
+        self._commands = Drive(self._selector)
         signal.signal(signal.SIGALRM, self._alarm)
 
     def serve(self) -> None:
@@ -190,10 +170,6 @@ class Runner:
 
     def _bash(self, message: RunTool) -> ToolResult:
         text = Given(message.input, 0).text("command")
-        if message.input.get("background"):
-            raise ToolError(
-                "background commands are not built yet; run it in the foreground, or end it with &."
-            )
         capture = Capture.begin(self._limit(message), self._spool_file(message))
         command = Command(text, self._workspace.cwd, message.time_s, capture)
         self._drive(command)
@@ -207,48 +183,11 @@ class Runner:
         )
 
     def _drive(self, command: Command) -> None:
-        self._selector.register(
-            command.ended, selectors.EVENT_READ, lambda: self._selector.unregister(command.ended)
-        )
-        open_pipes = command.pipes
-        for pipe in open_pipes:
-            self._selector.register(pipe.file, selectors.EVENT_READ, partial(self._read, pipe, open_pipes))
+        over = False
+        self._commands.begin(command)
         try:
-            while not command.advance(cancelled=self._cancelled):
+            while not (over := self._commands.is_over(command, cancelled=self._cancelled)):
                 self._step(command.wait_s())
         finally:
-            if command.ended in self._selector.get_map():
-                self._selector.unregister(command.ended)
-            command.close()
-        for pipe in list(open_pipes):
-            self._read_rest(pipe, open_pipes)
-        for pipe in open_pipes:
-            self._hold(pipe)
-
-    def _read(self, pipe: Pipe, among: list[Pipe]) -> None:
-        if not pipe.read():
-            among.remove(pipe)
-            self._close(pipe)
-
-    def _read_rest(self, pipe: Pipe, among: list[Pipe]) -> None:
-        """What stands in the pipe when the command is over; a process left running may write without end."""
-        for _ in range(_REST):
-            if pipe not in among or not wait_readable(pipe.file, 0):
-                return
-            self._read(pipe, among)
-
-    def _hold(self, pipe: Pipe) -> None:
-        """A pipe that a process left running writes to is read on, for nobody: closing it would end the process."""
-        self._selector.modify(pipe.file, selectors.EVENT_READ, partial(self._drop, pipe))
-        self._held.append(pipe)
-        if len(self._held) > BASH_PIPES.count:
-            self._close(self._held.popleft())
-
-    def _drop(self, pipe: Pipe) -> None:
-        if not os.read(pipe.file.fileno(), READ):
-            self._held.remove(pipe)
-            self._close(pipe)
-
-    def _close(self, pipe: Pipe) -> None:
-        self._selector.unregister(pipe.file)
-        pipe.file.close()
+            if not over:
+                self._commands.forget(command)
