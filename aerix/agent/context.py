@@ -11,7 +11,7 @@ from typing import Any
 
 from aerix.actors import Left, Outcome, Refused
 from aerix.agent.budget import Budget
-from aerix.agent.compaction import SMALL, changes, compact, freed
+from aerix.agent.compaction import changes, compact, freed
 from aerix.agent.ended import Ended
 from aerix.agent.fitting import fitted
 from aerix.agent.journal import Journal
@@ -26,6 +26,7 @@ from aerix.tools.messages import ToolResult
 from aerix.turn import prompt
 
 _OVERFLOW = "context_overflow"
+_AROUND = 48  # tokens around a result: its heading, and its role's markers
 _MEASURED = 200  # bytes of a result whose tokens tell how dense such texts are
 
 
@@ -130,7 +131,7 @@ class Context:
         there is one to make; its pointer alone, whatever room there is. ``entry`` makes a segment of a result.
         """
         for form in range(min(2, APPENDS.count - 1)):
-            most = self.limits.with_results - SMALL
+            most = self.limits.with_results - _AROUND
             if form > 0 and self.tokens + len(result.text.encode()) / self._rate > most:
                 self._compact()
             room = self.limits.result if form == 0 else min(self.limits.result, most - self.tokens)
@@ -145,10 +146,10 @@ class Context:
         if self.tokens + size / self._rate > most:
             return False
         self._pool.append(_segment(entry))
-        count = self._pool.counts[entry.id] - SMALL
+        count = self._pool.counts[entry.id]
         if size > _MEASURED:
-            self._rate = min(float(BYTES_A_TOKEN), size / max(1, count))
-        if self.tokens > most or count > self.limits.result:
+            self._rate = min(float(BYTES_A_TOKEN), size / count)
+        if self.tokens > most or count > self.limits.result + _AROUND:
             self._pool.remove(entry.id)
             return False
         self._record([entry])

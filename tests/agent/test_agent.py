@@ -50,6 +50,8 @@ PLAYS: dict[str, list[dict[str, Any]]] = {
         calls(call("write", path="other", content="x\n"), call("read", path="README.md")),
         final(),
     ],
+    "circle": [calls(call("read", path="README.md")), calls(call("glob", pattern="*.py"))] * 5,
+    "alone": [calls(call("read", path="README.md"))] * 8,
     "many results": [calls(*[call("bash", command="yes | head -c 20000")] * 8), final()],
 }
 LOOSE: dict[str, list[dict[str, Any]]] = {
@@ -274,6 +276,16 @@ def test_the_third_identical_call_is_not_run_until_something_changes(desk: Desk)
     assert texts[0] == texts[1] == texts[5]
     assert texts[3].startswith("error: not run: the same call gave the same result 2 times, first as c1.")
     assert ran.end.outcome == "done"
+
+
+@pytest.mark.rule("agent.cycle-ends")
+@pytest.mark.parametrize(("name", "turn"), [("circle", 6), ("alone", 5)])
+def test_an_agent_that_goes_round_in_a_circle_ends(desk: Desk, name: str, turn: int) -> None:
+    ran = desk(f"play {name}")
+    assert outcome(ran) == ("failed", 1)
+    assert ran.end.reason.startswith("loop: read")
+    assert ran.end.turns == turn
+    assert "not run" in results(ran.log)[-1]["text"]
 
 
 # --- the exact tokens ---------------------------------------------------------------------------------------------

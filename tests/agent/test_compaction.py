@@ -66,7 +66,7 @@ def test_only_unpinned_results_turns_and_notes_give_way() -> None:
     assert compact(held, 10_000) == held
 
 
-@pytest.mark.rule("context.never-compacted")
+@pytest.mark.rule("context.unread-stays")
 def test_what_was_not_read_yet_stays_unless_there_is_no_other_room() -> None:
     held = talk(2)
     assert not {"t2", "c2"} & given_way(held, compact(held, 10_000))
@@ -75,6 +75,7 @@ def test_what_was_not_read_yet_stays_unless_there_is_no_other_room() -> None:
     assert "t2" not in given_way(held, compact(held, 10_000, unread=True))
 
 
+@pytest.mark.rule("context.folded")
 def test_when_markers_are_too_much_the_oldest_of_them_become_one() -> None:
     held = talk(20)
     texts = [one.segment.text for one in compact(held, 100_000)]
@@ -82,6 +83,7 @@ def test_when_markers_are_too_much_the_oldest_of_them_become_one() -> None:
     assert [one.segment.role for one in compact(held, 100_000)][1:4] == ["user", "user", "assistant"]
 
 
+@pytest.mark.rule("context.folded")
 def test_markers_are_folded_up_to_the_excess_and_never_over_what_stays() -> None:
     held = talk(4)
     held.insert(6, one("steer", "user"))

@@ -50,3 +50,57 @@ def test_the_order_of_an_inputs_keys_does_not_matter() -> None:
     made(repeats, SAME, path="a", limit=1)
     made(repeats, SAME, limit=1, path="a")
     assert made(repeats, SAME, path="a", limit=1) == [False]
+
+
+# --- going round in a circle --------------------------------------------------------------------------------------
+
+
+def turns_until_over(repeats: Repeats, *cycle: str, most: int = 20) -> tuple[int, tuple[str, ...]]:
+    """How many turns of one call each it takes until the circle is seen, and what it says."""
+    for number in range(most):
+        call = Call(f"c{number}", cycle[number % len(cycle)], {})
+        if repeats.answer(call) is None:
+            repeats.note(call, ToolResult(f"of {call.tool}"))
+        if tools := repeats.turn_over():
+            return number + 1, tools
+    return most, ()
+
+
+@pytest.mark.rule("agent.cycle-ends")
+@pytest.mark.parametrize(
+    ("cycle", "turns"), [("a", 5), ("ab", 6), ("abc", 9), ("abcd", 12), ("abcde", 20), ("aab", 9)]
+)
+def test_a_cycle_of_up_to_four_calls_is_over_when_it_was_seen_three_times(cycle: str, turns: int) -> None:
+    assert turns_until_over(Repeats(), *cycle) == (turns, tuple(cycle) if turns < 20 else ())
+
+
+@pytest.mark.rule("agent.cycle-ends")
+def test_it_is_not_over_before_the_agent_was_told_in_an_earlier_turn() -> None:
+    repeats = Repeats()
+    assert made(repeats, *[SAME] * 8, path="a") == [True, True] + [False] * 6
+    assert repeats.turn_over() == ()
+    assert made(repeats, SAME, path="a") == [False]
+    assert repeats.turn_over() == ("read",)
+
+
+@pytest.mark.rule("agent.cycle-ends")
+def test_a_change_or_another_result_breaks_a_circle() -> None:
+    repeats = Repeats()
+    assert turns_until_over(repeats, "a", most=4) == (4, ())
+    repeats.clear()
+    assert turns_until_over(repeats, "a") == (5, ("a",))
+    repeats = Repeats()
+    for number in range(12):
+        made(repeats, ToolResult(str(number % 3)), path="a")
+        assert repeats.turn_over() == ()
+
+
+@pytest.mark.rule("agent.waiting-is-no-repeat")
+@pytest.mark.parametrize("command", ["sleep 30", "sleep 5; cat out", "wait"])
+def test_waiting_is_no_repeat(command: str) -> None:
+    repeats = Repeats()
+    for number in range(20):
+        call = Call(f"c{number}", "bash", {"command": command})
+        assert repeats.answer(call) is None
+        repeats.note(call, SAME)
+        assert repeats.turn_over() == ()
