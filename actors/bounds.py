@@ -94,7 +94,7 @@ def _variable(name: str) -> str:
     return PREFIX + name.upper().replace(".", "_").replace("-", "_")
 
 
-MAILBOX = Bound("actor.mailbox", 1000, "messages", "every actor", "refuse", "refused: mailbox full", least=1)
+MAILBOX = Bound("actor.mailbox", 1000, "messages", "every actor", "refuse", "refused: mailbox_full", least=1)
 FRAME = Bound(
     "wire.frame", 16 * 1024 * 1024, "bytes", "every connection", "refuse", "refused: frame_too_large"
 )
@@ -106,7 +106,7 @@ RESTARTS = Bound("supervisor.restarts", 3, "restarts a window", "supervisor", "s
 RESTART_WINDOW = Bound("supervisor.window", 60, "seconds", "supervisor", "stop", "failed: restart limit")
 RESTART_DELAY = Bound("supervisor.delay", 60, "seconds at most", "supervisor", "wait", "a restart waits")
 GRACE = Bound("actor.grace", 2, "seconds", "supervisor", "kill", "a thread is abandoned, a process killed")
-START = Bound("actor.start", 30, "seconds", "supervisor", "kill", "failed: did not start")
+START = Bound("actor.start", 30, "seconds", "supervisor", "kill", "failed: was not up in N s")
 CHILD_STOP = Bound("child.stop", 2, "seconds to TERM", "process actor", "kill", "killed: SIGTERM")
 CHILD_TERM = Bound("child.term", 2, "seconds to KILL", "process actor", "kill", "killed: SIGKILL")
 CHILD_STDERR = Bound("child.stderr", 4096, "bytes kept", "process actor", "cut", "the last bytes, in Down")

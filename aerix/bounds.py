@@ -22,8 +22,12 @@ READ_LINES = Bound(
     "read.lines", 200, "lines unless asked", "read", "cut", "a pointer to the next line", "limit"
 )
 READ_CHARS = Bound("read.chars", 2000, "characters a line", "read", "cut", "the rest of the line is left out")
-READ_SCAN = Bound("read.scan", 1024 * _MIB, "bytes", "read", "refuse", "error: too far into the file")
-EDIT_BYTES = Bound("edit.bytes", 16 * _MIB, "bytes of a file", "edit", "refuse", "error: too large to edit")
+READ_SCAN = Bound(
+    "read.scan", 1024 * _MIB, "bytes", "read", "refuse", "error: only its first N bytes can be read"
+)
+EDIT_BYTES = Bound(
+    "edit.bytes", 16 * _MIB, "bytes of a file", "edit", "refuse", "error: files over N bytes are not edited"
+)
 EDIT_NEAREST = Bound("edit.nearest", 20_000, "lines", "edit", "cut", "a miss shows no nearest region")
 SEEN_FILES = Bound(
     "tools.seen", 1000, "files", "tool runner", "cut", "a miss cannot say that the file changed"
@@ -31,9 +35,13 @@ SEEN_FILES = Bound(
 GREP_FILE = Bound("grep.file", 8 * _MIB, "bytes of a file", "grep", "cut", "the file is skipped")
 GREP_CHARS = Bound("grep.chars", 400, "characters a line", "grep", "cut", "the rest of the line is left out")
 GREP_MATCHES = Bound("grep.matches", 200, "matches unless asked", "grep", "cut", "a note", "max_matches")
-GLOB_FORMS = Bound("glob.forms", 64, "patterns out of one", "glob", "refuse", "error: too many alternatives")
+GLOB_FORMS = Bound(
+    "glob.forms", 64, "patterns out of one", "glob", "refuse", "error: the pattern has over N alternatives"
+)
 WALK_FILES = Bound("tools.walk", 100_000, "files", "glob and grep", "cut", "the rest is not looked at")
-GIT_FILES = Bound("tools.git-files", 30, "seconds", "glob and grep", "kill", "error: git_timeout")
+GIT_FILES = Bound(
+    "tools.git-files", 30, "seconds", "glob and grep", "kill", "error: git ls-files did not end in N s"
+)
 BASH_TIMEOUT = Bound(
     "bash.timeout", 120, "seconds unless asked", "bash", "kill", "[timeout after Ns]", "timeout_secs"
 )
@@ -50,7 +58,7 @@ SPOOL = Bound(
     "tools.spool", 64 * _MIB, "bytes of a result", "tool runner", "cut", "the rest is dropped, with a note"
 )
 TOOL_TIME = Bound(
-    "tools.time", 120, "seconds of a tool but bash", "tool runner", "kill", "error: took over N s"
+    "tools.time", 120, "seconds of a tool but bash", "tool runner", "kill", "error: it took too long"
 )
 TOOL_WATCH = Bound(
     "tools.watch",
@@ -117,7 +125,7 @@ APPENDS = Bound(
     "forms in which one result is tried",
     "agent",
     "retry",
-    "a hard-limit hit",
+    "its pointer alone",
     least=1,
 )
 OWN_WORDS = Bound(
@@ -146,9 +154,18 @@ JOBS_AT_FINAL = Bound(
     "kill",
     "[job jN killed: agent ended]",
 )
-JOBS = Bound("jobs.at-once", 16, "jobs of a request", "job runner", "refuse", "error: N jobs run already", least=1)
+JOBS = Bound(
+    "jobs.at-once", 16, "jobs of a request", "job runner", "refuse", "error: N jobs run already", least=1
+)
 HARD_LIMIT_HITS = Bound("agent.hard-limit-hits", 2, "hits", "agent", "kill", "killed: context floor")
-CUT_TURN = Bound("agent.cut-turn", 64, "tokens at least", "agent", "kill", "killed: context floor")
+CUT_TURN = Bound(
+    "agent.cut-turn",
+    64,
+    "tokens at least",
+    "agent",
+    "kill",
+    "refused before the first turn, later killed: context floor",
+)
 SHOWN_ANSWER = Bound("agent.shown-answer", 200, "characters", "agent", "cut", "the rest is not quoted")
 ROUTE_TOKENS = Bound("route.tokens", 8, "tokens", "request", "cut", "the default route", least=1)
 ROUTE_CHARS = Bound(
@@ -157,8 +174,24 @@ ROUTE_CHARS = Bound(
 DIFF = Bound("request.diff", 60, "seconds", "request", "stop", "a note: there is no diff")
 CANCEL = Bound("request.cancel", 0.9, "seconds", "request", "kill", "cancelled")
 JOURNAL = Bound("request.journal", 600, "seconds", "agent", "stop", "failed: nobody reads the output")
-STDIN = Bound("headless.stdin", 4 * _MIB, "bytes", "command line", "refuse", "exit 3: the input is too long")
+STDIN = Bound(
+    "headless.stdin",
+    4 * _MIB,
+    "bytes",
+    "command line",
+    "refuse",
+    "exit 3: standard input is longer than N bytes",
+)
 STDIN_NOTE = Bound("headless.stdin-note", 2, "seconds of silence", "command line", "wait", "a note")
+PROMPTS = Bound(
+    "headless.prompts",
+    100,
+    "messages that wait",
+    "command line",
+    "wait",
+    "standard input is read on later",
+    least=1,
+)
 
 # --- pieces
 
@@ -170,7 +203,6 @@ DEPTH = Bound(
     "refuse",
     "refused: depth N",
     "delegation.depth",
-    built=False,
 )
 PIECES = Bound(
     "pieces.at-once",
@@ -180,7 +212,7 @@ PIECES = Bound(
     "wait",
     "waiting is no end",
     "delegation.parallel",
-    built=False,
+    least=1,
 )
 PIECE_RETRIES = Bound(
     "pieces.retries",
@@ -190,8 +222,11 @@ PIECE_RETRIES = Bound(
     "retry",
     "failed: verification failed",
     "delegation.retries",
-    built=False,
 )
+PIECE_LISTED = Bound(
+    "pieces.listed", 50, "files, and as many commands", "piece", "cut", "the rest is counted"
+)
+PIECE_REASON = Bound("pieces.reason", 2000, "characters of a verdict", "piece", "cut", "the rest is left out")
 
 # --- profiles, tuning and the farm
 
@@ -237,7 +272,7 @@ IMPORT_HOPS = Bound(
 
 ROWS: tuple[Bound, ...] = (
     TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, OWN_WORDS, STOP_CONTINUES, JOBS_AT_FINAL, JOBS, HARD_LIMIT_HITS,
-    CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE,
+    CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE, PROMPTS,
     DEPTH, PIECES, PIECE_RETRIES, PIECE_LISTED, PIECE_REASON, PROFILE_GIT, PROFILE_WRITES, TUNE_SESSIONS, REFLECTIONS, FARM_RESTARTS,
     GIT_CALL, GIT_OUTPUT,
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,

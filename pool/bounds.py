@@ -59,8 +59,8 @@ MODEL_PARTS = Bound(
     1000,
     "files that a model is cut into",
     "whoever loads a model",
-    "refuse",
-    "refused: load_failed",
+    "cut",
+    "it is taken for one that is whole",
 )
 MANIFEST = Bound(
     "models.manifest",
@@ -231,10 +231,15 @@ STATUS_WAIT = Bound(
     "pool.status-wait", 2, "seconds for a worker's numbers", "Member", "cut", "the last known numbers"
 )
 MEMBERS_WAIT = Bound(
-    "pool.members-wait", 3, "seconds for a member to tell", "Members", "cut", "it is shown as silent"
+    "pool.members-wait", 3, "seconds for a member to tell", "Members", "cut", "it is shown not to answer"
 )
 STATUS_ALONE = Bound(
-    "pool.status-alone", 5, "seconds for the members to tell", "Connection", "cut", "all are shown as silent"
+    "pool.status-alone",
+    5,
+    "seconds for the members to tell",
+    "Connection",
+    "cut",
+    "all are shown not to answer",
 )
 
 DAEMON_ROWS = (

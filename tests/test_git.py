@@ -43,6 +43,7 @@ def test_more_than_it_may_say_is_cut(git_repo: Path) -> None:
     assert (done.out, done.cut) == (b"# Scr", True)
 
 
+@pytest.mark.bound("git.output")
 def test_more_than_anything_may_say_is_a_failure(git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_GIT_OUTPUT", "5")
     with pytest.raises(GitError, match="git ls-files said more than 5 bytes"):

@@ -370,6 +370,7 @@ def test_a_file_that_cannot_be_read_says_why(project, user, tmp_path):
 @pytest.mark.rule("settings.unreadable")
 def test_a_settings_file_has_a_bound(project, user, monkeypatch):
     monkeypatch.setenv("AERIX_BOUND_SETTINGS_FILE", "10")
+@pytest.mark.bound("settings.file")
     user.write_text("# a longer comment")
     assert error(project).message == f"{user} cannot be read: it is larger than 10 bytes."
 
@@ -463,6 +464,7 @@ def test_the_user_may_loosen_again_what_a_folder_tightened(project):
 @pytest.mark.rule("settings.tighten-only")
 def test_many_refused_settings_are_counted(project, monkeypatch):
     monkeypatch.setenv("AERIX_BOUND_START_NOTES", "2")
+@pytest.mark.bound("start.notes")
     file = project / ".aerix/settings.toml"
     file.write_text("".join(f'[models."m{n}"]\nwindow = 4096\n' for n in range(9)))
     notes = load_settings(project).notes
@@ -503,6 +505,18 @@ def test_settings_are_checked_again_only_when_they_changed(project, user):
 @pytest.mark.rule("settings.checked-when-changed")
 def test_bad_settings_are_never_remembered_as_good(project, user):
     user.write_text("generation.seed = -1")
+@pytest.mark.bound("settings.checked")
+@pytest.mark.rule("settings.checked-when-changed")
+def test_over_the_settings_that_are_remembered_the_oldest_are_checked_again(project, user, limit):
+    limit("settings.checked", 1)
+    for seed in (1, 2):
+        user.write_text(f"generation.seed = {seed}")
+        assert imported(project)[0] == "1"
+    assert imported(project)[0] == "0"
+    user.write_text("generation.seed = 1")
+    assert imported(project)[0] == "1"
+
+
     for _ in range(2):
         assert error(project).code == "bad_value"
 

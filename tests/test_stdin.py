@@ -73,6 +73,7 @@ def test_a_closed_input_is_not_read(argument: str) -> None:
     assert (kind, text) == ("prompt", "x") if argument == "x" else kind == "bad"
 
 
+@pytest.mark.bound("headless.stdin-note")
 @pytest.mark.rule("headless.silent-pipe")
 def test_a_silent_pipe_is_one_note_and_is_waited_for() -> None:
     command = [sys.executable, "-c", ASK, json.dumps(["x"])]

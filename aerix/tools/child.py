@@ -71,7 +71,8 @@ class Runner:
         self._selector.register(channel, selectors.EVENT_READ, self._hear)
         self._waiting: deque[IncomingCall] = deque()
         self._running: int | None = None
-        self._cancelled = False
+        self._given_up: int | None = None
+        """The latest call that was cancelled, which may not have begun."""
         self._watched_until: float | None = None
         self._commands = Drive(self._selector)
         signal.signal(signal.SIGALRM, self._alarm)
@@ -93,13 +94,17 @@ class Runner:
                 case IncomingCall():
                     self._waiting.append(incoming)
                 case IncomingCancel(id=number):
-                    self._cancelled = self._cancelled or number == self._running
+                    self._given_up = number
 
     # --- a call
 
+    @property
+    def _cancelled(self) -> bool:
+        return self._running is not None and self._running == self._given_up
+
     def _run(self, call: IncomingCall) -> None:
         message: RunTool = call.message
-        self._running, self._cancelled = call.id, False
+        self._running = call.id
         reap()
         try:
             result = self._bash(message) if message.tool == "bash" else self._other(message)

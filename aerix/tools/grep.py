@@ -88,7 +88,7 @@ def _cut(line: str, match: int) -> str:
     limit = GREP_CHARS.count
     if len(line) <= limit:
         return line
-    start = 0 if match + _BEFORE < limit else match - _BEFORE
+    start = 0 if match + _BEFORE < limit else max(0, match - _BEFORE)
     return ("…" if start else "") + line[start : start + limit] + ("…" if start + limit < len(line) else "")
 
 

@@ -13,7 +13,6 @@ from aerix.actors.dump import actor_records
 from aerix.actors.log import configure, log
 from aerix.actors.wire import pack
 from tests.actors.bodies import (
-    CODEC,
     PATIENCE,
     Asker,
     Blob,

@@ -117,6 +117,7 @@ def test_lines_that_record_nothing_are_passed_over() -> None:
 # --- limits in force ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.bound("agent.turns")
 @pytest.mark.rule("bounds.settings-in-force")
 def test_the_turns_are_those_of_the_setting_else_of_the_variable(aerix: Aerix) -> None:
     variable = {"AERIX_BOUND_AGENT_TURNS": "1"}
@@ -126,6 +127,7 @@ def test_the_turns_are_those_of_the_setting_else_of_the_variable(aerix: Aerix) -
     assert (done.code, done.json["outcome"], done.json["turns"]) == (2, "budget", 2)
 
 
+@pytest.mark.bound("turn.calls")
 @pytest.mark.rule("bounds.calls")
 @pytest.mark.rule("bounds.settable")
 def test_the_calls_of_a_turn_can_be_fewer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +137,7 @@ def test_the_calls_of_a_turn_can_be_fewer(desk: Desk, monkeypatch: pytest.Monkey
     assert any(text.startswith("7 calls dropped") for text in ran.texts())
 
 
+@pytest.mark.bound("agent.repeats")
 @pytest.mark.rule("agent.repeat-not-run")
 @pytest.mark.rule("bounds.settable")
 def test_a_repeat_can_be_refused_sooner(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

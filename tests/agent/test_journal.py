@@ -138,6 +138,7 @@ def test_a_reader_that_crashed_or_is_gone_is_lost_too(table: Table) -> None:
     assert table.logged() == ["one", "two"]
 
 
+@pytest.mark.bound("request.journal")
 @pytest.mark.rule("bounds.named-outcome")
 def test_a_reader_that_never_reads_is_lost_after_its_time(
     table: Table, monkeypatch: pytest.MonkeyPatch

@@ -251,6 +251,27 @@ def test_a_file_over_four_mebibytes_is_skipped(repo):
     assert found.notes == ("CLAUDE.md is not read: it is larger than 4194304 bytes.",)
 
 
+@pytest.mark.bound("instructions.file")
+@pytest.mark.bound("instructions.hops")
+@pytest.mark.rule("instructions.bounded")
+def test_a_file_that_is_too_large_and_an_import_that_is_too_far_are_not_read(repo, limit):
+    write(repo / "CLAUDE.md", "0 @1.md")
+    write(repo / "1.md", "1 @2.md")
+    write(repo / "2.md", "2")
+    write(repo / "CLAUDE.local.md", "x" * 11)
+    limit("instructions.hops", 1)
+    limit("instructions.file", 10)
+    found = read(repo)
+    assert texts(found) == ["0 @1.md", "1 @2.md"]
+    assert found.notes == (
+        "2.md is not read: it is more than 1 imports away.",
+        "CLAUDE.local.md is not read: it is larger than 10 bytes.",
+    )
+
+
+@pytest.mark.bound("instructions.files")
+@pytest.mark.bound("instructions.total")
+@pytest.mark.bound("instructions.imports")
 @pytest.mark.rule("instructions.bounded")
 @pytest.mark.parametrize(("bound", "value"), [("FILES", "2"), ("TOTAL", "4"), ("IMPORTS", "1")])
 def test_files_bytes_and_imports_are_bounded(repo, monkeypatch, bound, value):

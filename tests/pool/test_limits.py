@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from aerix.pool.client import Connect
 from aerix.pool.fetching import alone
 from aerix.pool.permits import Permits, Want
 from aerix.pool.rendering import Apart
+from aerix.pool.shelf_disk import HeadFiles, Kind
 from aerix.pool.workerargs import WorkerArgs
 from tests.conftest import Limit
 from tests.pool.daemons import PATIENCE, TEXT, Clients, Daemons, Scripts, Wire
@@ -28,6 +30,7 @@ from tests.pool.test_client import until
 from tests.pool.test_member import greeted, info_of
 from tests.pool.test_remote_faults import server, turn  # noqa: F401  # the fixture
 from tests.pool.test_rendering import HI, apart  # noqa: F401  # the fixture
+from tests.pool.test_shelf_disk import KIND, TOKENS, lines, open_heads, write  # noqa: F401  # a fixture
 
 Open = Callable[..., Wire]
 MIB = 2**20
@@ -281,3 +284,74 @@ def test_over_the_sequences_of_the_cache_the_least_recently_used_goes(
         starts[name] = desk.generate().usage.recomputed_from
     assert starts["three again"] > 300
     assert starts["one again"] < 100
+
+
+# --- what it keeps ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crowded(limit: Limit, scripts: Desks, user: Any) -> Callable[..., list[p.ShelfInfo]]:
+    """What a worker with room for one sequence tells of its shelves after two prompts."""
+
+    def told(**rows: int) -> list[p.ShelfInfo]:
+        limit("worker.sequences", 1)
+        for name, value in rows.items():
+            limit(f"prefix.{name}", value)
+        with worker(WorkerArgs(f"scripted:{scripts.write({}, {'match': '.', 'text': 'yes'})}")) as owner:
+            for text in ("a" * 100, "b" * 100):
+                owner.ask(p.Generate(1, owner.create(user(text)), 10)).result()
+            (info,) = owner.ask(p.MemberList(1)).result().members
+        return list(info.shelves)
+
+    return told
+
+
+@pytest.mark.bound("prefix.chunk")
+def test_rows_over_a_snapshots_are_in_more_snapshots(crowded: Callable[..., list[p.ShelfInfo]]) -> None:
+    assert crowded(chunk=500)[1].entries == 1
+    assert crowded(chunk=20)[1].entries > 5
+
+
+@pytest.mark.bound("prefix.snapshots")
+def test_snapshots_over_their_bytes_go(crowded: Callable[..., list[p.ShelfInfo]]) -> None:
+    kept, cut = crowded(chunk=20)[1], crowded(chunk=20, snapshots=300)[1]
+    assert kept.bytes > 300 >= cut.bytes > 0
+    assert kept.entries > cut.entries
+
+
+@pytest.mark.bound("prefix.disk-header")
+def test_a_head_with_a_header_that_is_too_long_is_passed_over(
+    limit: Limit,
+    tmp_path: Path,
+    lines: Callable[[], list[dict[str, str]]],  # noqa: F811
+) -> None:
+    write(open_heads(tmp_path))
+    assert open_heads(tmp_path).entries == 1
+    limit("prefix.disk-header", 20)
+    assert open_heads(tmp_path).entries == 0
+    assert lines()[-1]["event"] == "prefix.passed_over"
+
+
+@pytest.mark.bound("prefix.disk-queue")
+@pytest.mark.bound("prefix.disk-close")
+def test_a_head_over_the_queue_is_not_written_and_the_end_waits_no_longer_than_this(
+    limit: Limit, tmp_path: Path
+) -> None:
+    limit("prefix.disk-queue", 1)
+    limit("prefix.disk-close", 0.01)
+    free = threading.Event()
+
+    def kind() -> Kind:
+        assert free.wait(PATIENCE)
+        return KIND
+
+    heads = HeadFiles(tmp_path / "prefixes", kind, known=False)
+    assert heads.lacks(TOKENS)
+    heads.write(TOKENS, [(0, 10, memoryview(bytes(TOKENS)))])
+    writer = heads._writer
+    assert not heads.lacks([99] * 10), "it is not asked for"
+    heads.close()
+    assert list(tmp_path.glob("prefixes/*/*")) == []
+    free.set()
+    assert writer is not None
+    writer.join()

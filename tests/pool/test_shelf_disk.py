@@ -191,6 +191,7 @@ def test_the_least_recently_used_file_makes_room(tmp_path: Path, monkeypatch: py
     assert sum(path.stat().st_size for path in tmp_path.glob("prefixes/*/*")) <= size * 5 // 2
 
 
+@pytest.mark.bound("prefix.disk")
 def test_a_head_larger_than_the_limit_is_not_written(
     tmp_path: Path, lines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

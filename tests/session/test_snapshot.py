@@ -192,6 +192,7 @@ def test_a_repository_without_commits_is_snapshot(tmp_path: Path, store: Path) -
     assert "+first" in diff(before, after, store).text
 
 
+@pytest.mark.bound("snapshot.file")
 @pytest.mark.rule("snapshot.size-bounded")
 def test_a_large_file_is_left_out_and_named_when_it_changed(
     git_repo: Path, store: Path, snap: Snap, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +212,8 @@ def test_a_large_file_is_left_out_and_named_when_it_changed(
     assert "+++ b/small" in found.text
 
 
+@pytest.mark.bound("snapshot.total")
+@pytest.mark.bound("snapshot.files")
 @pytest.mark.rule("snapshot.size-bounded")
 @pytest.mark.parametrize(("bound", "value"), [("SNAPSHOT_TOTAL", "10"), ("SNAPSHOT_FILES", "2")])
 def test_all_files_together_are_bounded(
@@ -222,6 +225,7 @@ def test_all_files_together_are_bounded(
     assert list(snap().left_out) == ["c"]
 
 
+@pytest.mark.bound("diff.bytes")
 @pytest.mark.rule("snapshot.size-bounded")
 def test_a_long_diff_is_cut_at_a_line_with_a_note(
     git_repo: Path, store: Path, snap: Snap, monkeypatch: pytest.MonkeyPatch
@@ -235,6 +239,7 @@ def test_a_long_diff_is_cut_at_a_line_with_a_note(
     assert found.text.endswith("+a line\n[the diff is cut here, at 500 bytes]\n")
 
 
+@pytest.mark.bound("snapshot.nested")
 @pytest.mark.rule("snapshot.nested")
 def test_nested_repositories_are_left_out_and_named_when_they_changed(
     git_repo: Path, store: Path, snap: Snap, monkeypatch: pytest.MonkeyPatch
@@ -367,6 +372,7 @@ def test_an_actor_takes_and_compares_them(git_repo: Path, store: Path) -> None:
     snapshots.join(5)
 
 
+@pytest.mark.bound("git.call")
 @pytest.mark.rule("bounds.git-diff")
 def test_git_that_does_not_end_is_a_refusal_and_no_crash(
     git_repo: Path, store: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def test_a_result_whose_rest_does_not_fit_is_cut_as_a_whole(tmp_path: Path) -> N
     assert json.loads((tmp_path / "c1.txt").read_text())["summary"] == "ok"
 
 
+@pytest.mark.bound("pieces.listed")
 @pytest.mark.rule("delegation.result")
 def test_of_many_files_and_checks_the_first_are_named_and_the_rest_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

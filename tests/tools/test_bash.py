@@ -1,5 +1,6 @@
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aerix.actors import Actor, Ref, Refused, Reply, on, start
+from aerix.actors.dump import actor_records
 from aerix.tools.messages import RunTool, ToolResult
 from aerix.tools.workspace import Workspace
 from tests.tools.waiting import is_gone, pid_in, until
@@ -96,6 +98,7 @@ def test_background_is_refused_with_a_sentence(run: Run) -> None:
 @pytest.mark.rule("tools.bash-timeout")
 @pytest.mark.rule("bounds.bash")
 def test_a_command_over_its_time_is_ended(run: Run) -> None:
+@pytest.mark.bound("bash.term")
     began = time.monotonic()
     result = run("bash", command="echo begun; sleep 100", timeout_secs=1)
     assert (result.text, result.error) == ("begun\n[timeout after 1s]", True)
@@ -145,6 +148,7 @@ def test_what_it_leaves_running_does_not_hold_up_the_result(run: Run, ws: Worksp
 def test_what_it_leaves_running_may_go_on_writing(run: Run, ws: Workspace) -> None:
     run("bash", command="(while echo x; do :; done; echo ended > ended) & echo $! > pid")
     pid = pid_in(ws.cwd / "pid")
+@pytest.mark.bound("bash.pipes")
     assert run("bash", command="echo next").text == "next\n[exit 0]"
     assert not is_gone(pid, 0.2)
     assert not (ws.cwd / "ended").exists()
@@ -237,6 +241,20 @@ def test_a_cancelled_command_ends_within_a_second(asker: Ref, ws: Workspace) -> 
     command = "trap '' TERM; echo begun; echo $$ > pid; sleep 100; sleep 100; sleep 100"
     result, took = cancelled(
         asker, RunTool("c1", "bash", {"command": command}, 1000), lambda: pid_in(ws.cwd / "pid")
+@pytest.mark.rule("tools.bash-cancel")
+def test_a_cancel_that_comes_with_its_call_is_heard(asker: Ref, runner: Ref, run: Run, ws: Workspace) -> None:
+    """Both wait in the socket when the runner looks."""
+    pid = int(run("bash", command="echo $PPID").text.split()[0])
+    os.kill(pid, signal.SIGSTOP)
+
+    def on_its_way() -> None:
+        until(lambda: any(one.child_calls for one in actor_records()))
+        threading.Timer(0.1, os.kill, (pid, signal.SIGCONT)).start()
+
+    result, took = cancelled(asker, RunTool("c1", "bash", {"command": "sleep 100"}, 1000), on_its_way)
+    assert (result.text, took < 1) == ("[cancelled]", True)
+
+
     )
     assert (result.text, result.error) == ("begun\n[cancelled]", True)
     assert took < 1
@@ -296,6 +314,7 @@ def test_signals_to_the_runner_leave_nothing_behind(runner: Ref, run: Run, ws: W
     assert is_gone(pid_in(ws.cwd / "pid"), 2)
 
 
+@pytest.mark.bound("tools.cancel")
 @pytest.fixture
 def short_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little time to answer a cancel."""

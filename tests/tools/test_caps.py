@@ -62,6 +62,7 @@ def test_a_link_in_the_spools_place_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "secret").read_text() == "keep"
 
 
+@pytest.mark.bound("tools.spool")
 def test_a_text_over_the_spools_bound_says_that_the_rest_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

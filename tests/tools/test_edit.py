@@ -138,6 +138,7 @@ def test_an_own_edit_is_no_change_by_others(ws: Workspace, call: Call) -> None:
     assert "changed since" not in refused(call, path="a.py", old="before", new="x")
 
 
+@pytest.mark.bound("tools.seen")
 def test_only_so_many_files_are_remembered(
     ws: Workspace, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,12 +204,14 @@ def test_what_cannot_be_edited_is_a_sentence(
     assert refused(call, **values) == sentence
 
 
+@pytest.mark.bound("edit.bytes")
 def test_a_file_over_the_bound_is_refused(ws: Workspace, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_EDIT_BYTES", "10")
     (ws.cwd / "a").write_text("x" * 11)
     assert refused(call, path="a", old="x", new="y") == "a has 11 bytes; files over 10 are not edited."
 
 
+@pytest.mark.bound("edit.nearest")
 def test_the_nearest_region_is_not_looked_for_in_very_long_files(
     ws: Workspace, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

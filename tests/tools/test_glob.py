@@ -112,6 +112,7 @@ def test_outside_a_repository_some_folders_are_passed_over(ws: Workspace) -> Non
     assert files(ws.cwd) == [".hidden/f", "a/b/f"]
 
 
+@pytest.mark.bound("tools.walk")
 def test_a_walk_takes_so_many_files_as_the_bound_says(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_TOOLS_WALK", "3")
     for name in "abcdef":
@@ -126,6 +127,7 @@ def test_a_repository_that_git_refuses_is_walked(ws: Workspace) -> None:
     assert files(ws.cwd) == ["a"]
 
 
+@pytest.mark.bound("tools.git-files")
 def test_a_git_that_does_not_end_is_a_sentence(
     git_repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

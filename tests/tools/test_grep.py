@@ -39,6 +39,7 @@ def test_a_long_line_is_cut_around_the_match(ws: Workspace, call: Call) -> None:
     assert call(grep, pattern="^a") == "a:1:" + "a" * 400 + "…"
 
 
+@pytest.mark.bound("grep.file")
 @pytest.mark.rule("tools.grep")
 def test_large_files_are_passed_over_and_counted(
     ws: Workspace, call: Call, monkeypatch: pytest.MonkeyPatch

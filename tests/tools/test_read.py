@@ -49,6 +49,7 @@ def test_a_line_longer_than_memory_would_like_is_read_over(
     assert second == "2\tnext"
 
 
+@pytest.mark.bound("read.scan")
 def test_more_than_the_scan_bound_is_refused(
     ws: Workspace, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_call_whose_runner_is_killed_is_refused_and_not_run_again(ws: Workspac
     supervisor.stop()
     supervisor.join(10)
 
+@pytest.mark.bound("tools.grace")
 
 @pytest.mark.rule("tools.in-a-child")
 def test_a_runner_that_misses_its_deadline_is_killed(
