@@ -57,6 +57,9 @@ BASH_PIPES = Bound(
 SPOOL = Bound(
     "tools.spool", 64 * _MIB, "bytes of a result", "tool runner", "cut", "the rest is dropped, with a note"
 )
+TREE_LOOK = Bound(
+    "tools.tree-look", 5000, "files and folders", "tool runner", "cut", "every command counts as a change"
+)
 TOOL_TIME = Bound(
     "tools.time", 120, "seconds of a tool but bash", "tool runner", "kill", "error: it took too long"
 )
@@ -277,7 +280,7 @@ ROWS: tuple[Bound, ...] = (
     GIT_CALL, GIT_OUTPUT,
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,
     GLOB_FORMS, WALK_FILES, GIT_FILES, BASH_TIMEOUT, BASH_LONGEST, BASH_TERM, BASH_CANCEL, BASH_DRAIN, BASH_PIPES,
-    SPOOL, TOOL_TIME, TOOL_WATCH, TOOL_GRACE, CANCEL_GRACE,
+    SPOOL, TREE_LOOK, TOOL_TIME, TOOL_WATCH, TOOL_GRACE, CANCEL_GRACE,
     SNAPSHOT_FILE, SNAPSHOT_TOTAL, SNAPSHOT_FILES, SNAPSHOT_NESTED, DIFF_BYTES,
     SETTINGS_FILE, START_NOTES, SETTINGS_CHECKED, INSTRUCTION_FILE, INSTRUCTION_FILES,
     INSTRUCTION_TOTAL, IMPORTS, IMPORT_HOPS,

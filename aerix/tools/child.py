@@ -31,6 +31,7 @@ from aerix.tools.grep import grep
 from aerix.tools.messages import RunTool, ToolResult
 from aerix.tools.read import read
 from aerix.tools.repo_map import repo_map
+from aerix.tools.treestamp import TreeStamp
 from aerix.tools.workspace import Given, Output, ToolError, Workspace, clean
 from aerix.tools.write import write
 
@@ -70,6 +71,7 @@ class Runner:
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear)
         self._waiting: deque[IncomingCall] = deque()
+        self._tree = TreeStamp(Path(args["root"]))
         self._running: int | None = None
         self._given_up: int | None = None
         """The latest call that was cancelled, which may not have begun."""
@@ -114,7 +116,11 @@ class Runner:
             result = self._capped(message, f"error: {error}", error=True)
         except Exception as error:  # noqa: BLE001  # a fault of a tool is the call's result; it is told and logged
             log("tool.crashed", level="error", tool=message.tool, error=repr(error))
-            result = self._capped(message, f"error: {message.tool} failed: {error!r}", error=True)
+            result = self._capped(
+                message, f"error: {message.tool} failed: {error!r}", error=True, unsure=True
+            )
+        if result.changed and message.tool in _CHANGING:
+            self._tree.forget()
         self._running = None
         self._channel.reply(call.id, result)
 
@@ -125,13 +131,20 @@ class Runner:
         return free_file(self._spool, message.call)
 
     def _capped(
-        self, message: RunTool, text: str, *, error: bool = False, paths: tuple[Path, ...] = ()
+        self,
+        message: RunTool,
+        text: str,
+        *,
+        error: bool = False,
+        unsure: bool = False,
+        paths: tuple[Path, ...] = (),
     ) -> ToolResult:
+        """``unsure``: the tool did not end by itself, so one that writes may have written."""
         capped = cap(clean(text), self._limit(message), self._spool_file(message))
         return ToolResult(
             text=capped.text,
             error=error,
-            changed=bool(paths) or (error and message.tool in _CHANGING),
+            changed=bool(paths) or (unsure and message.tool in _CHANGING),
             spool=str(capped.spool) if capped.spool else None,
             paths=[self._workspace.shown(path) for path in paths],
         )
@@ -148,7 +161,7 @@ class Runner:
             with self._watched(message.time_s):
                 output = tool(self._workspace, Given(message.input, self._limit(message)))
         except _GivenUp as end:
-            return self._capped(message, str(end), error=True)
+            return self._capped(message, str(end), error=True, unsure=True)
         return self._capped(message, output.text, paths=output.paths)
 
     @contextmanager
@@ -175,14 +188,15 @@ class Runner:
 
     def _bash(self, message: RunTool) -> ToolResult:
         text = Given(message.input, 0).text("command")
+        self._tree.look()
         capture = Capture.begin(self._limit(message), self._spool_file(message))
         command = Command(text, self._workspace.cwd, message.time_s, capture)
         self._drive(command)
-        capped = capture.result(command.status())
+        capped, changed = capture.result(command.status()), self._tree.changed()
         return ToolResult(
             text=capped.text,
             error=command.verdict != "ended" or command.exit != 0,
-            changed=True,
+            changed=changed,
             exit=command.exit,
             spool=str(capped.spool) if capped.spool else None,
         )

@@ -49,7 +49,7 @@ class ToolResult:
     error: bool = False
     """The call failed; ``text`` begins with ``error:``, or is a command's output that ends in how it was ended."""
     changed: bool = False
-    """Files may have changed: true for every command that ran, since nobody knows what it did."""
+    """Files may have changed. Of a command this is known by looking at the project's files before and after it."""
     exit: int | None = None
     """A command's exit status, or minus the number of the signal that ended it."""
     spool: str | None = None

@@ -50,9 +50,12 @@ PLAYS: dict[str, list[dict[str, Any]]] = {
         calls(call("write", path="other", content="x\n"), call("read", path="README.md")),
         final(),
     ],
+    "same commands": [*[calls(call("bash", command="ls"))] * 3, final()],
+    "same changes": [*[calls(call("bash", command="echo x >> f"))] * 4, final()],
+    "same misses": [*[calls(call("edit", path="README.md", old="nowhere", new="x"))] * 3, final()],
     "circle": [calls(call("read", path="README.md")), calls(call("glob", pattern="*.py"))] * 5,
     "alone": [calls(call("read", path="README.md"))] * 8,
-    "many results": [calls(*[call("bash", command="yes | head -c 20000")] * 8), final()],
+    "many results": [calls(*(call("bash", command=f"yes {n} | head -c 20000") for n in range(8))), final()],
 }
 LOOSE: dict[str, list[dict[str, Any]]] = {
     "nonsense": [{"text": NONSENSE}] * 3,
@@ -276,6 +279,18 @@ def test_the_third_identical_call_is_not_run_until_something_changes(desk: Desk)
     assert texts[0] == texts[1] == texts[5]
     assert texts[3].startswith("error: not run: the same call gave the same result 2 times, first as c1.")
     assert ran.end.outcome == "done"
+
+
+@pytest.mark.rule("agent.repeat-not-run")
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("same commands", [0, 0, 1]), ("same changes", [0, 0, 0, 0]), ("same misses", [0, 0, 1])],
+)
+def test_a_command_or_a_miss_that_changed_no_file_is_a_repeat(
+    desk: Desk, name: str, refused: list[int]
+) -> None:
+    ran = desk(f"play {name}")
+    assert ["error: not run" in line["text"] for line in results(ran.log)] == [bool(one) for one in refused]
 
 
 @pytest.mark.rule("agent.cycle-ends")

@@ -187,6 +187,13 @@ def test_every_operation_is_an_event_those_that_are_refused_too(desk: Desk) -> N
     assert [line["error"] for line in results(ran.log)[2:]] == [True] * 4 + [False, True]
 
 
+@pytest.mark.bound("context.own-words")
+@pytest.mark.rule("bounds.settable")
+def test_notes_can_have_less_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AERIX_BOUND_CONTEXT_OWN_WORDS", str(WINDOW + 1))
+    assert said(desk("play note")) == ["error: notes and summaries may take 0 tokens; say it shorter."] * 2
+
+
 @pytest.mark.rule("agent.repeat-not-run")
 def test_a_result_that_was_dropped_may_be_asked_for_again(desk: Desk) -> None:
     assert "# Scratch" in results(desk("play reread").log)[-1]["text"]

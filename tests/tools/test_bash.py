@@ -45,7 +45,15 @@ def test_output_errors_and_how_it_ended(
 ) -> None:
     result = run("bash", command=command)
     assert (result.text, result.exit, result.error) == (text, exit_status, error)
-    assert result.changed
+    assert not result.changed
+
+
+@pytest.mark.rule("agent.repeat-not-run")
+def test_a_command_tells_whether_it_changed_a_file(run: Run) -> None:
+    commands = ["true", "echo x >> f", "cat f", "echo x >> f", "rm f", "rm -f f"]
+    assert [run("bash", command=one).changed for one in commands] == [False, True, False, True, True, False]
+    assert run("write", path="g", content="x").changed
+    assert not run("bash", command="cat g").changed
 
 
 @pytest.mark.rule("tools.bash-shell")
