@@ -79,6 +79,14 @@ def _add_serving(parser: argparse.ArgumentParser, *, again: bool = False) -> Non
         "--idle-timeout", type=_seconds, metavar="S", default=nothing,
         help="end after S seconds without a connection (1800; 0: never)",
     )  # fmt: skip
+    parser.add_argument(
+        "--context-budget", type=_bytes, metavar="BYTES", default=nothing,
+        help="bytes of snapshots in memory, of all members together; 0: none (a quarter of what may be used)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prefix-dir", type=Path, metavar="DIR", default=nothing,
+        help="where the heads of prompts are kept on disk, for the next pool (in the cache folder)",
+    )  # fmt: skip
     _add_flags(parser, nothing)
 
 
@@ -119,6 +127,13 @@ def _interval(text: str) -> float:
     return value
 
 
+def _bytes(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of bytes")
+    return value
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -143,9 +158,10 @@ def run_pool(args: argparse.Namespace) -> int:
         options = PoolOptions(
             socket=pool_settings(args).socket.absolute(),
             load=tuple(_fetched(ref) for ref in args.load or ()),
-            flags=tuple(_load_flags(args).items()),
+            flags=tuple((_load_flags(args) | _prefix_dir(args)).items()),
             idle_timeout_s=IDLE.value if args.idle_timeout is None else args.idle_timeout,
             version=version(),
+            context_budget=args.context_budget,
         )
     except Refused as refusal:
         return complain(refusal.message, UNREACHABLE)
@@ -156,6 +172,10 @@ def _fetched(ref: str) -> Any:
     from aerix.pool.models import ensure_model
 
     return ensure_model(ref, say)
+
+
+def _prefix_dir(args: argparse.Namespace) -> dict[str, str]:
+    return {} if args.prefix_dir is None else {"prefix_dir": str(args.prefix_dir.absolute())}
 
 
 def _load_flags(args: argparse.Namespace) -> dict[str, Any]:
@@ -189,6 +209,10 @@ def run_start(args: argparse.Namespace) -> int:
 
 def _start_flags(args: argparse.Namespace) -> list[str]:
     flags = [] if args.idle_timeout is None else ["--idle-timeout", f"{args.idle_timeout:g}"]
+    if args.context_budget is not None:
+        flags += ["--context-budget", str(args.context_budget)]
+    if args.prefix_dir is not None:
+        flags += ["--prefix-dir", str(args.prefix_dir.absolute())]
     for flag in _NUMBERS:
         if (value := getattr(args, flag.replace("-", "_"))) is not None:
             flags += [f"--{flag}", str(value)]

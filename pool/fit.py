@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aerix.actors import Refused
-from aerix.pool.bounds import BATCH, SEQUENCES
+from aerix.pool.bounds import BATCH, SEQUENCES, SNAPSHOTS
 from aerix.pool.header import Header
 from aerix.pool.workerargs import WorkerArgs
 
@@ -27,6 +27,8 @@ _ROUND = 256
 """llama.cpp rounds cells up to it."""
 _SHARE = 0.75
 """Of the machine's memory: the rest is for whatever the agent runs."""
+_SNAPSHOTS = 4
+"""Of what may be used at all, the part that snapshots take is one in so many."""
 _GPU_SHARE = 0.9
 """Of a GPU's free memory: the rest is for its driver and its fragments."""
 _PROGRAM = 56 << 20
@@ -191,6 +193,11 @@ def size(count: int) -> str:
 
 
 # --- this machine -------------------------------------------------------------------------------------------------
+
+
+def snapshot_bytes(limit: int) -> int:
+    """The part for snapshots of the bytes that may be used at all, where nothing is set."""
+    return min(limit // _SNAPSHOTS, SNAPSHOTS.count)
 
 
 def memory_limit(root: Path = Path("/")) -> int:

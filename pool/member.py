@@ -6,6 +6,7 @@ straight to the connection that asked.
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -239,6 +240,20 @@ class Member(Actor):
         if answer := self._asked_status.pop(token, None):
             answer.reply(self._info)
 
+    # --- the bytes of its snapshots
+
+    @on(p.Budget)
+    def _set_budget(self, message: p.Budget) -> None:
+        """Its part of what the pool's members keep together; a worker that starts later begins with it."""
+        self._args = replace(self._args, context_budget=message.bytes)
+        if self._info.state == "ready":
+            self._tell_budget()
+
+    def _tell_budget(self) -> None:
+        if self._args.context_budget >= 0 and not self._args.remote and self._worker is not None:
+            with suppress(Refused):  # it has just died
+                self._worker.tell(p.Budget(self._args.context_budget))
+
     # --- the worker comes and goes
 
     def setup(self) -> None:
@@ -276,6 +291,7 @@ class Member(Actor):
             self._info, contexts=0, running=0, waiting=0, totals=p.Totals(), shelves=[], **told
         )
         self._renewing = False
+        self._tell_budget()
         self.declare_started()
         self._release()
 

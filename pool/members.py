@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import aerix.pool.protocol as p
 from aerix.actors import (
     Answer,
     ChildSpec,
+    Exit,
     Intensity,
+    Ref,
     Refused,
     Reply,
     StartChild,
@@ -23,7 +26,7 @@ from aerix.actors import (
 from aerix.actors.bounds import CHILD_STOP, CHILD_TERM
 from aerix.pool.bounds import IDLE, MEMBER_LOAD, MEMBER_RESTARTS, MEMBER_WINDOW, MEMBERS_WAIT, MEMORY
 from aerix.pool.connection import Unload, Uses, member_actor, silent
-from aerix.pool.fit import KV_BYTES, memory_limit
+from aerix.pool.fit import KV_BYTES, memory_limit, snapshot_bytes
 from aerix.pool.ladder import LADDER
 from aerix.pool.member import Member
 from aerix.pool.models import ResolvedModel, gguf_model, models_dir, parse_reference, resolve
@@ -48,6 +51,8 @@ class PoolOptions:
     """Load flags that hold for every member where its own say nothing."""
     idle_timeout_s: float = field(default_factory=lambda: IDLE.value)
     version: str = "0"
+    context_budget: int | None = None
+    """Bytes of snapshots of all members together; None: as many as one worker alone would take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,11 @@ class Members(Supervisor):
         self._rooms: dict[str, _Room] = {}
         """Members that others have to leave for, by their names."""
         self._house = House(MEMORY.count or memory_limit())
+        self._budget = (
+            snapshot_bytes(memory_limit()) if options.context_budget is None else options.context_budget
+        )
+        self._budgets: dict[Ref, int] = {}
+        """What each member was told that it may keep."""
         self._users: dict[str, set[int]] = {}
         """The connections that use a member, by its name."""
         self._stops: dict[int, Answer] = {}
@@ -159,6 +169,25 @@ class Members(Supervisor):
         self._stops[self._end(name)] = self.later()
         self._house.move_out(name)
 
+    def child_up(self, name: str, ref: Ref) -> None:
+        """See Supervisor."""
+        self._share_out()
+
+    def child_down(self, name: str, exit: Exit, *, started: bool) -> None:
+        """See Supervisor."""
+        self._share_out()
+
+    def _share_out(self) -> None:
+        """Tell each member its part of the bytes for snapshots, where that has changed."""
+        servers = tuple(member_actor(scheme) for scheme in ("http://", "https://"))  # those keep nothing here
+        members = [ref for name, ref in self.refs().items() if not name.startswith(servers)]
+        part = self._budget // max(1, len(members))
+        told, self._budgets = self._budgets, dict.fromkeys(members, part)
+        for ref in members:
+            if told.get(ref) != part:
+                with suppress(Refused):  # it has just ended, and another one shares in
+                    ref.tell(p.Budget(part))
+
     @on(Reply)
     def _came(self, message: Reply) -> None:
         if message.token in self._starts:
@@ -166,6 +195,7 @@ class Members(Supervisor):
             return
         if message.token in self._stops:
             self._stops.pop(message.token).reply(p.Ok(0))
+            self._share_out()
             return
         for name, room in [(n, one) for n, one in self._rooms.items() if message.token in one.leaving]:
             room.leaving.discard(message.token)

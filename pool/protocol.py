@@ -441,5 +441,12 @@ class Permit:
     threads: int
 
 
-WORKER_CODEC = Codec((*REQUESTS, *ANSWERS, Permit))
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """To a worker, and never on the socket: keep at most so many bytes of snapshots in memory. Answered by ``Ok``."""
+
+    bytes: int
+
+
+WORKER_CODEC = Codec((*REQUESTS, *ANSWERS, Permit, Budget))
 """What a member and its worker process say."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aerix.actors.log import log
-from aerix.pool.bounds import DISK, SNAPSHOTS
+from aerix.pool.bounds import DISK
 from aerix.pool.contexts import Prompt
-from aerix.pool.fit import memory_limit
+from aerix.pool.fit import memory_limit, snapshot_bytes
 from aerix.pool.plan import Plan, plans
 from aerix.pool.prefix import Copy, Lease, Operation, Shelf, ShelfName, common
 from aerix.pool.protocol import ShelfInfo
@@ -22,8 +22,6 @@ from aerix.pool.shelf_disk import HeadFiles, Spot
 from aerix.pool.shelf_memory import Part, Snapshot, Snapshots
 from aerix.pool.workerargs import WorkerArgs
 
-_SHARE = 4
-"""Of the machine's limit, the part that snapshots take where nothing is set."""
 WORTH = 32
 """Rows below which nothing is kept: to compute them costs no more than to look after them."""
 
@@ -32,7 +30,7 @@ def budget_of(args: WorkerArgs) -> int:
     """Bytes of snapshots that a worker keeps."""
     if args.context_budget >= 0:
         return args.context_budget
-    return min(memory_limit() // _SHARE, SNAPSHOTS.count)
+    return snapshot_bytes(memory_limit())
 
 
 class Store:

@@ -115,6 +115,8 @@ class Worker:
         self._tally = Tally()
         self._waiting: deque[Job] = deque()
         self._running: dict[int, Job] = {}
+        self._budget: int | None = None
+        """Bytes of snapshots that the store has not been told of."""
         self._closed = False
         self._failure: BaseException | None = None
 
@@ -122,6 +124,7 @@ class Worker:
         """Generate until the end was taken. What the reader thread dies of is raised here."""
         try:
             while self._wait_for_work():
+                self._resize()
                 self._begin_some()
                 if self._scheduler.running:
                     self._step()
@@ -153,6 +156,9 @@ class Worker:
         try:
             if isinstance(message, p.Generate):
                 self._queue(call, message)
+            elif isinstance(message, p.Budget):
+                self._budget_changed(message.bytes)
+                self._channel.reply(call, p.Ok(0))
             elif isinstance(message, p.MemberList):
                 self._channel.reply(call, p.Members(message.id, [self._status()]))
             else:
@@ -161,6 +167,12 @@ class Worker:
             if isinstance(message, p.Generate):
                 self._tally.refused()
             self._channel.refuse(call, refusal.code, refusal.message)
+
+    def _budget_changed(self, bytes_: int) -> None:
+        """The store is the main thread's: it is told there."""
+        with self._changed:
+            self._budget = bytes_
+            self._changed.notify()
 
     def _queue(self, call: int, request: p.Generate) -> None:
         if request.constraint is not None:
@@ -221,8 +233,16 @@ class Worker:
     def _wait_for_work(self) -> bool:
         """Whether there is something to do; False at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._scheduler.running or self._closed)
+            self._changed.wait_for(
+                lambda: self._waiting or self._scheduler.running or self._closed or self._budget is not None
+            )
             return not self._closed
+
+    def _resize(self) -> None:
+        with self._changed:
+            budget, self._budget = self._budget, None
+        if budget is not None:
+            self._store.memory.resize(budget)
 
     def _begin_some(self) -> None:
         """Start whatever may start now."""

@@ -1,8 +1,11 @@
 """The members of a pool: loading, unloading, and who uses which."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -182,3 +185,37 @@ def test_without_a_pool_load_and_unload_say_so(
     ref = script()
     told = aerix("pool", *(ref if word == "MODEL" else word for word in words))
     assert (told.returncode, told.stderr) == (4, f"aerix: no pool answers on {pool.socket}\n")
+
+
+@pytest.mark.rule("pool.budget-split")
+def test_the_bytes_for_snapshots_are_shared_by_the_members_that_are_there(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    first, second = script(), script()
+    one = wire(pool(first, flags=("--context-budget", "1000000")).socket)
+    one.hello()
+
+    def limits() -> dict[str, object]:
+        return {
+            name: next(shelf["limit"] for shelf in member["shelves"] if shelf["name"] == "memory")
+            for name, member in members(one).items()
+        }
+
+    until(limits, {first: 1_000_000})
+    assert one.ask("MemberLoad", ref=second)["type"] == "MemberLoaded"
+    until(limits, {first: 500_000, second: 500_000})
+    worker = members(one)[first]["pid"]
+    assert isinstance(worker, int)
+    os.kill(worker, signal.SIGKILL)
+    wait_gone(worker)
+    assert one.ask("MemberLoad", ref=first)["type"] == "MemberLoaded"
+    until(limits, {first: 500_000, second: 500_000})
+    assert one.ask("MemberUnload", member=second)["type"] == "Ok"
+    until(limits, {first: 1_000_000})
+
+
+def until(look: Callable[[], object], wanted: object) -> None:
+    """A worker is told beside what it answers, and may have to start again first: ask until it has heard."""
+    end = monotonic() + PATIENCE
+    while (seen := look()) != wanted:
+        assert monotonic() < end, f"{seen} is not {wanted}"
