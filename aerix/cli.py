@@ -16,7 +16,7 @@ _COMMANDS_TO_COME = frozenset({
     "sessions", "undo", "hooks", "plugins", "trust", "profile", "tune", "import", "doctor", "farm",
 })  # fmt: skip
 _FLAGS_TO_COME = frozenset({
-    "--resume", "--continue", "--route", "--add-dir", "--mode", "--allow", "--deny", "--final-schema", "--input-format",
+    "--resume", "--continue", "--add-dir", "--mode", "--allow", "--deny", "--final-schema", "--input-format",
 })  # fmt: skip
 
 
@@ -177,8 +177,13 @@ def _add_headless(parser: argparse.ArgumentParser) -> None:
         metavar="REF",
         help="the model: a GGUF file, a name of `aerix models list`, or scripted:FILE",
     )
-    add("--max-turns", type=_positive, metavar="N", help="turns of the agent (delegation.max_turns)")
+    add("--max-turns", type=_positive, metavar="N", help="turns of the root agent")
     add("--max-new-tokens", type=_positive, metavar="N", help="tokens of one turn (context.max_new_tokens)")
+    add(
+        "--route",
+        choices=("answer", "edit", "investigate", "plan"),
+        help="what kind of request it is; without it, the model classifies it",
+    )
     add("--seed", type=_seed, metavar="N", help="the seed of every draw (generation.seed)")
     add("--cd", metavar="DIR", help="work in this folder")
     add("--no-diff", action="store_true", help="take no snapshot and show no diff")

@@ -22,9 +22,10 @@ from aerix.actors import (
 )
 from aerix.actors.bounds import START
 from aerix.actors.dump import dump_on_signal
+from aerix.agent.delegation import Rules
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.agent.room import Ratios
-from aerix.bounds import CANCEL, TURNS, in_force
+from aerix.bounds import CANCEL, DEPTH, PIECE_RETRIES, PIECES, TURNS, in_force
 from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
 from aerix.output import Output, complain, fill_standard_descriptors
 from aerix.pool.client import POOL_UNREACHABLE, PoolLink
@@ -125,7 +126,6 @@ def _overrides(args: argparse.Namespace) -> list[str]:
     """The flags that are settings, behind those of ``-c``: a flag of its own wins."""
     flags = {
         "models.main": None if args.model is None else json.dumps(args.model, ensure_ascii=False),
-        "delegation.max_turns": args.max_turns,
         "context.max_new_tokens": args.max_new_tokens,
         "generation.seed": args.seed,
     }
@@ -156,12 +156,24 @@ def _request(
         folder=folder,
         flags=load_flags(settings, *names),
         caps=asdict(settings.context.tool_caps),
-        max_turns=int(in_force(TURNS, settings)[0]),
+        max_turns=args.max_turns or int(in_force(TURNS, settings)[0]),
         max_new_tokens=settings.context.max_new_tokens,
         sampling=sampling(settings, *names),
         diff=not args.no_diff,
+        route=args.route,
+        delegation=_rules(settings),
+        samplings={ref: sampling(settings, ref) for ref in settings.models.by_ref},
         ratios=Ratios(settings.context.soft_ratio, settings.context.target_ratio),
     )
+
+
+def _rules(settings: Settings) -> Rules:
+    """What is allowed of delegation; the turns are those of each agent but the root."""
+    turns, depth, parallel, retries = (
+        int(in_force(row, settings)[0]) for row in (TURNS, DEPTH, PIECES, PIECE_RETRIES)
+    )
+    chosen = settings.delegation
+    return Rules(turns, depth, parallel, retries, chosen.planner, chosen.planner_tools)
 
 
 # --- the actors

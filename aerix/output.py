@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Literal
 
 from aerix.actors import Actor, Refused, on
-from aerix.session.events import Compaction, Event, Message, Note, Segment, SessionEnd, Token, line
+from aerix.session.events import ROOT, Compaction, Event, Message, Note, Segment, SessionEnd, Token, line
 from aerix.session.show import Show
 
 Format = Literal["text", "json", "stream-json"]
@@ -42,12 +42,12 @@ class Output(Actor):
             case Note():
                 complain(event.text)
             case Message() if event.tool is not None:
-                complain(f"{event.call} {event.tool} {_shown(event.input)}{_why(event)}")
+                complain(f"{_whose(event)}{event.call} {event.tool} {_shown(event.input)}{_why(event)}")
             case Message() if not event.kept:
                 length = len(event.tokens or ()) or (event.usage or {}).get("completion_tokens", 0)
-                complain(f"the turn was cut at {length} tokens and is asked again")
+                complain(f"{_whose(event)}the turn was cut at {length} tokens and is asked again")
             case Compaction():
-                complain(f"compacted: {event.before:,} -> {event.after:,} tokens")
+                complain(f"{_whose(event)}compacted: {event.before:,} -> {event.after:,} tokens")
             case SessionEnd() if self._form == "json":
                 _write(json.dumps({name: getattr(event, name) for name in _END_FIELDS}).encode() + b"\n")
             case SessionEnd():
@@ -69,6 +69,11 @@ def complain(text: str) -> None:
     """Say something on standard error; that nobody reads it stops nothing."""
     with suppress(OSError):
         os.write(_STDERR, f"aerix: {text}\n".encode("utf-8", "replace"))
+
+
+def _whose(event: Event) -> str:
+    """The agent, where it is not the root."""
+    return "" if event.agent == ROOT else f"{event.agent}: "
 
 
 def _why(event: Message) -> str:

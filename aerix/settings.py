@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from aerix import folders
 from aerix.settings_check import check, taken
@@ -81,6 +81,11 @@ class Delegation:
     """``[delegation]``."""
 
     max_turns: int
+    depth: int
+    parallel: int
+    retries: int
+    planner: Literal["auto", "always", "never"]
+    planner_tools: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ class ToolCaps:
     bash: int
     grep: int
     glob: int
+    agent: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,13 +48,14 @@ def _one_of(*choices: str) -> Schema:
 
 
 _TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
+TOOL_NAMES = "read write edit bash glob grep repo_map plan context agent skill".split()  # noqa: SIM905  # one line
+_TOOLS: Schema = {"type": "array", "items": {"type": "string", "enum": TOOL_NAMES}}
 _MANY = 1_000_000
 _CAP = _count(256, 16 * 1024 * 1024)
 _KV_TYPES = ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 _SEED = _count(0, 2**32 - 1)
 _TEMPERATURE, _TOP_P, _MIN_P = _number(0, 2), _number(0.01, 1), _number(0, 1)
 
-_DELEGATION = "delegation is not built yet"
 _PERMISSIONS = "permissions are not built yet, so every call runs without being asked about"
 _SANDBOX = "the sandbox is not built yet, so commands run with all that you may do"
 _PROFILES = "profiles and tuning are not built yet"
@@ -96,13 +97,12 @@ KEYS: tuple[Key, ...] = (
     _key("pool.start_timeout_secs", _number(1, 86_400), 900,
          "Seconds for a pool to start and a model to load, its download included."),
     _key("delegation.max_turns", _count(1, 10_000), 40, "Turns of one agent.", "lower"),
-    _key("delegation.depth", _count(0, 10), 3, "How deep agents may delegate.", "lower", _DELEGATION),
-    _key("delegation.parallel", _count(1, 64), 4, "Pieces at once.", "lower", _DELEGATION),
-    _key("delegation.retries", _count(0, 10), 2, "Tries after a piece's verification failed.", "lower", _DELEGATION),
-    _key("delegation.planner", _one_of("auto", "always", "never"), "auto", "Whether the root agent only plans.",
-         missing=_DELEGATION),
-    _key("delegation.planner_tools", _TEXTS, ("repo_map", "agent", "plan", "context"), "The tools of a planner.",
-         missing=_DELEGATION),
+    _key("delegation.depth", _count(0, 10), 3, "How deep agents may delegate; 0: not at all.", "lower"),
+    _key("delegation.parallel", _count(1, 64), 4, "Pieces of one turn at once; the others wait in order.", "lower"),
+    _key("delegation.retries", _count(0, 10), 2, "Tries after a piece's verification failed.", "lower"),
+    _key("delegation.planner", _one_of("auto", "always", "never"), "auto",
+         "Whether the root agent of an `edit` or a `plan` only plans and delegates; auto: where the window is 16k or more."),
+    _key("delegation.planner_tools", _TOOLS, ("repo_map", "agent", "plan", "context"), "The tools of a planner."),
     _key("context.soft_ratio", _number(0.1, 0.95), 0.70, "The share of the window over which a context is compacted."),
     _key("context.target_ratio", _number(0.05, 0.9), 0.50, "The share of the window to compact down to."),
     _key("context.max_new_tokens", _count(1, _MANY), 4096, "Tokens of one turn; never over a quarter of the window.",
@@ -115,7 +115,7 @@ KEYS: tuple[Key, ...] = (
     _key("context.tool_caps.glob", _CAP, 8192, "Bytes of a result of glob.", "lower"),
     _key("context.tool_caps.repo_map", _CAP, 8192, "Bytes of a result of repo_map.", "lower",
          "the tool repo_map is not built yet"),
-    _key("context.tool_caps.agent", _CAP, 8192, "Bytes of a result of agent.", "lower", _DELEGATION),
+    _key("context.tool_caps.agent", _CAP, 8192, "Bytes of a result of agent.", "lower"),
     _key("context.tool_caps.skill", _CAP, 32_768, "Bytes of a result of skill.", "lower", "skills are not built yet"),
     _key("generation.temperature", _TEMPERATURE, 0.2, "How freely a token is drawn; 0 takes the likeliest."),
     _key("generation.top_p", _TOP_P, 0.95, "Only the likeliest tokens that sum up to this share are drawn from."),
@@ -196,6 +196,8 @@ def allowed(schema: Mapping[str, object]) -> str:
         return "one of " + ", ".join(toml(c) for c in choices)
     if "pattern" in schema:
         return "a path that begins with / or ~/"
+    if isinstance(inside := schema.get("items"), dict) and isinstance(inside.get("enum"), list):
+        return "a list of " + ", ".join(inside["enum"])
     names = {"string": "a text that is not empty", "boolean": "true or false", "array": "a list of texts"}
     kind = schema.get("type")
     if kind in ("integer", "number"):

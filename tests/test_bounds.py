@@ -51,9 +51,6 @@ SPECIFIED = {
 LATER = {
     "agent.stop-continues": 5,
     "jobs.at-final": 10,
-    "pieces.depth": 3,
-    "pieces.at-once": 4,
-    "pieces.retries": 2,
     "hooks.handler": 600,
     "hooks.handler-short": 30,
     "hooks.handler-term": 2,

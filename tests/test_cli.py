@@ -44,6 +44,7 @@ def test_version_and_help_need_nothing(own_home: Path) -> None:
         (["--fly"], "--fly"),
         (["-p", "x", "--output-format", "xml"], "invalid choice: 'xml'"),
         (["-p", "x", "--max-turns", "0"], "0 is not 1 or more"),
+        (["-p", "x", "--route", "swim"], "'swim'"),
         (["-p", "x", "--max-new-tokens", "many"], "'many' is not a whole number"),
         (["-p", "x", "--seed", "-1"], "-1 is not between 0 and 4294967295"),
         (["-p", "x", "pool"], "pool"),

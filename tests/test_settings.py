@@ -19,7 +19,7 @@ from aerix.pool.protocol import Sampling
 from aerix.settings import ModelSettings, SettingsError, load_settings, schema
 from aerix.settings_layers import Layer, project_folder
 from aerix.settings_pool import load_flags, pool_settings, sampling
-from aerix.settings_schema import KEYS, REF, dotted, find
+from aerix.settings_schema import KEYS, REF, TOOL_NAMES, dotted, find
 
 NOT_BUILT = [key for key in KEYS if key.missing]
 BUILT = [key for key in KEYS if not key.missing]
@@ -52,6 +52,8 @@ def value_for(key):
     kind = key.schema["type"]
     if "enum" in key.schema:
         return json.dumps(key.schema["enum"][0])
+    if "enum" in key.schema.get("items", ()):
+        return json.dumps(key.schema["items"]["enum"][:1])
     return {"string": '"/x"', "array": '["x"]', "boolean": "false"}.get(kind) or str(
         key.schema.get("minimum")
     )
@@ -318,6 +320,7 @@ def test_an_unknown_key_is_named_with_its_line_and_the_nearest(project, user, te
         ("generation.seed = '" + "x" * 99 + "'", 1, "generation.seed must be an integer from 0 to 4294967295, not "
          '"' + "x" * 58 + "…."),
         ("delegation.planner = 'often'", 1, 'delegation.planner must be one of "auto", "always", "never", not "often".'),
+        ("delegation.planner_tools = ['fly']", 1, f'delegation.planner_tools must be a list of {", ".join(TOOL_NAMES)}, not "fly".'),
         ("tools.network = 1", 1, "tools.network must be true or false, not 1."),
     ],
 )  # fmt: skip
@@ -367,10 +370,10 @@ def test_a_file_that_cannot_be_read_says_why(project, user, tmp_path):
     assert error(project).message == f"{user} cannot be read: it is not a regular file."
 
 
+@pytest.mark.bound("settings.file")
 @pytest.mark.rule("settings.unreadable")
 def test_a_settings_file_has_a_bound(project, user, monkeypatch):
     monkeypatch.setenv("AERIX_BOUND_SETTINGS_FILE", "10")
-@pytest.mark.bound("settings.file")
     user.write_text("# a longer comment")
     assert error(project).message == f"{user} cannot be read: it is larger than 10 bytes."
 
@@ -461,10 +464,10 @@ def test_the_user_may_loosen_again_what_a_folder_tightened(project):
     assert load_settings(project, overrides=["delegation.max_turns=90"]).delegation.max_turns == 90
 
 
+@pytest.mark.bound("start.notes")
 @pytest.mark.rule("settings.tighten-only")
 def test_many_refused_settings_are_counted(project, monkeypatch):
     monkeypatch.setenv("AERIX_BOUND_START_NOTES", "2")
-@pytest.mark.bound("start.notes")
     file = project / ".aerix/settings.toml"
     file.write_text("".join(f'[models."m{n}"]\nwindow = 4096\n' for n in range(9)))
     notes = load_settings(project).notes
@@ -502,9 +505,6 @@ def test_settings_are_checked_again_only_when_they_changed(project, user):
     assert imported(project) == ["1", "1", "0"]
 
 
-@pytest.mark.rule("settings.checked-when-changed")
-def test_bad_settings_are_never_remembered_as_good(project, user):
-    user.write_text("generation.seed = -1")
 @pytest.mark.bound("settings.checked")
 @pytest.mark.rule("settings.checked-when-changed")
 def test_over_the_settings_that_are_remembered_the_oldest_are_checked_again(project, user, limit):
@@ -517,6 +517,9 @@ def test_over_the_settings_that_are_remembered_the_oldest_are_checked_again(proj
     assert imported(project)[0] == "1"
 
 
+@pytest.mark.rule("settings.checked-when-changed")
+def test_bad_settings_are_never_remembered_as_good(project, user):
+    user.write_text("generation.seed = -1")
     for _ in range(2):
         assert error(project).code == "bad_value"
 

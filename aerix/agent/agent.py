@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from aerix.actors import (
     Actor,
@@ -31,6 +32,7 @@ from aerix.agent.journal import Journal
 from aerix.agent.repeats import Repeats
 from aerix.agent.room import Limits, Ratios
 from aerix.agent.usage import Usage
+from aerix.agent.work import Work
 from aerix.bounds import CALLS, CANCEL, CYCLES, SHOWN_ANSWER, TURN_RETRIES, TURNS
 from aerix.pool.client import PoolContext, Recreated, Starting
 from aerix.pool.protocol import Constraint, Done, MemberInfo, Progress, Sampling, Token
@@ -39,13 +41,14 @@ from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
 from aerix.tools import RUN_BY_RUNNER
 from aerix.tools.messages import RunTool, ToolResult
 from aerix.turn import prompt
-from aerix.turn.parse import Call, Turn, parse
-from aerix.turn.schema import ToolSpec, turn_schema
+from aerix.turn.parse import Call, Turn, TurnError, parse
+from aerix.turn.schema import JsonSchema, ToolSpec, turn_schema
+
+if TYPE_CHECKING:
+    from aerix.agent.delegation import Delegation
 
 NOTE_EVERY_S = 2.0
 """Seconds between two notes about a prompt that is being read."""
-_CALL_SHARE = 0.7
-"""Of the time for a cancel: how long a running call may take to end."""
 _READER_SHARE = 0.1
 """Of the time for a cancel: how long a reader of the output may take."""
 
@@ -63,6 +66,10 @@ class Task:
     spool: Path
     """The folder for the whole of results that were cut."""
     ratios: Ratios = field(default_factory=Ratios)
+    final: JsonSchema | None = None
+    """What its final must be, where that is no text."""
+    fork: PoolContext | None = None
+    """A context that holds the first of the segments already; the agent takes it over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ class Places:
     """The supervisor of its request, which starts its tool runner."""
     member: MemberInfo
     runner: ChildSpec
+    delegation: "Delegation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +93,15 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How an agent ended: ``text`` is its final, or empty."""
+    """How an agent ended: ``text`` is its final, or empty; ``usage`` counts its pieces too."""
 
     outcome: Outcome
     text: str
     turns: int
     usage: Usage
+    value: object = None
+    """The final as a JSON value, where it is no text."""
+    work: Work = field(default_factory=Work)
 
 
 class Agent(Actor):
@@ -107,6 +118,7 @@ class Agent(Actor):
         self._call_count = 0
         self._plan = ""
         self._usage = Usage()
+        self._work = Work()
         self._cancelled: str | None = None
         self._repeats = Repeats()
 
@@ -115,13 +127,13 @@ class Agent(Actor):
         task, places = self._task, self._places
         self._journal = Journal(self, places.log, places.screen, task.id)
         self._budget = Budget(self._ledger, self._journal, task.id)
-        pool = PoolContext(self, places.pool, places.member.name)
+        pool = (task.fork or PoolContext(self, places.pool, places.member.name)).owned_by(self)
         limits = Limits.of(places.member.window, task.max_new_tokens, task.ratios)
         self._context = Context(
             pool, self._journal, self._budget, task.id, limits, task.spool, self._repeats.clear
         )
         self._own = ContextTool(self._context, task.id)
-        schema = turn_schema(task.tools, max_calls=CALLS.count)
+        schema = turn_schema(task.tools, task.final, max_calls=CALLS.count)
         self._constraint = Constraint(schema=schema) if places.member.json else None
 
     @on(Cancel)
@@ -132,9 +144,9 @@ class Agent(Actor):
     @on(Begin)
     def run(self, _message: Begin) -> Result:
         """Run the loop to its end and say how it ended. Raises Refused where that cannot be told to anybody."""
-        text, lost = "", None
+        last, lost = Turn(""), None
         try:
-            text = self._loop()
+            last = self._loop()
             outcome = Outcome("done")
         except Ended as ended:
             outcome = ended.outcome
@@ -155,7 +167,7 @@ class Agent(Actor):
         )
         if lost is not None:
             raise lost
-        return Result(outcome, text, turns, self._usage)
+        return Result(outcome, last.final or "", turns, self._usage, last.value, self._work)
 
     def _lost(self, refused: Refused) -> Refused | None:
         """The refusal itself, where it says that the log or the reader is lost: nothing more is told to that one."""
@@ -167,7 +179,7 @@ class Agent(Actor):
             return None
         return refused
 
-    def _loop(self) -> str:
+    def _loop(self) -> Turn:
         self._begin()
         while True:
             left = self._budget.take(TURNS)
@@ -175,7 +187,7 @@ class Agent(Actor):
                 self._context.note(prompt.LAST_TURN)
             turn = self._next_turn()
             if turn.final is not None:
-                return turn.final
+                return turn
             for call, result in self._answers(turn.calls):
                 self._context.add_result(call.id, result, partial(self._entry, call))
             for note in turn.notes:
@@ -207,7 +219,7 @@ class Agent(Actor):
             self._asks += 1
             segment_id = f"t{self._asks}"
             done = self._generate()
-            turn = parse(done.text, self._task.tools, first_call=self._call_count + 1, max_calls=CALLS.count)
+            turn = self._parse(done.text)
             if isinstance(turn, Turn):
                 self._context.add_turn(segment_id, done)
                 self._call_count += len(turn.calls)
@@ -223,6 +235,10 @@ class Agent(Actor):
                 text = prompt.malformed(turn)
             self._take_ask(problem, done)
             self._context.add(Entry(f"{segment_id}.{kind}", "user", text, "note"))
+
+    def _parse(self, text: str) -> Turn | TurnError:
+        task, first = self._task, self._call_count + 1
+        return parse(text, task.tools, task.final, first_call=first, max_calls=CALLS.count)
 
     def _take_ask(self, problem: str, done: Done) -> None:
         """Ask once more; an agent that has done so too often ends, and what came last is quoted."""
@@ -242,13 +258,41 @@ class Agent(Actor):
     # --- its calls
 
     def _answers(self, calls: tuple[Call, ...]) -> Iterator[tuple[Call, ToolResult]]:
-        """Run the calls one after the other: what a result takes is not there for the next one."""
+        """Run the calls one after the other: what a result takes is not there for the next one. Pieces come after all
+        others, at once, and then the results in the order of their calls.
+        """
+        pieces = [call for call in calls if call.tool == "agent" and call.error is None]
+        if not pieces:
+            for call in calls:
+                yield call, self._answer(call)
+            return
+        found = {call.id: self._answer(call) for call in calls if call not in pieces}
+        found |= self._delegate(pieces)
         for call in calls:
-            result = self._repeats.answer(call)
-            if result is None:
-                result = self._run_call(call)
-                self._repeats.note(call, result)
-            yield call, result
+            yield call, found[call.id]
+
+    def _answer(self, call: Call) -> ToolResult:
+        result = self._repeats.answer(call)
+        if result is None:
+            result = self._run_call(call)
+            self._repeats.note(call, result)
+            self._work.note(call, result)
+        return result
+
+    def _delegate(self, calls: list[Call]) -> dict[str, ToolResult]:
+        from aerix.agent.pieces import Caller, Pieces
+
+        task, places = self._task, self._places
+        caller = Caller(task.id, self, self._journal, places.request, places.delegation, task.spool)
+        pieces = Pieces(caller)
+        try:
+            found = pieces.run(calls, self._context.result_bytes)
+        finally:
+            self._usage = self._usage.sum(pieces.usage)
+        for call in calls:
+            self._repeats.note(call, found[call.id])
+            self._work.note(call, found[call.id])
+        return found
 
     def _end_circle(self) -> None:
         """An agent whose calls come round and round, though it was told, ends."""
@@ -258,7 +302,9 @@ class Agent(Actor):
 
     def _run_call(self, call: Call) -> ToolResult:
         if call.error is not None:
-            return ToolResult(call.error, error=True)
+            delegation = self._places.delegation
+            barred = call.tool == "agent" and not delegation.allowed
+            return ToolResult(delegation.refusal if barred else call.error, error=True)
         if call.tool == "plan":
             return self._run_plan(call)
         if call.tool == "context":
@@ -288,7 +334,7 @@ class Agent(Actor):
         except Cancelled:  # the call ends first: the diff is to show all that it did
             asked.cancel()
             with suppress(DeadlineExceeded):
-                self.wait(asked, deadline_s=CANCEL.value * _CALL_SHARE)
+                self.wait(asked, deadline_s=self._places.delegation.patience_s)
             raise
         result: ToolResult = asked.result()
         return result

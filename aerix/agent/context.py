@@ -91,7 +91,10 @@ class Context:
 
     def open(self, entries: list[Entry]) -> None:
         """Make the context. Ends the agent where a turn would not fit, with the three numbers and what would help."""
-        self._pool.create([_segment(entry) for entry in entries])
+        if held := len(self._pool.segments):  # a fork has the first of them
+            self._pool.append(*map(_segment, entries[held:]))
+        else:
+            self._pool.create([_segment(entry) for entry in entries])
         self._record(entries)
         if self.left <= CUT_TURN.count:
             raise Ended(

@@ -42,8 +42,10 @@ from aerix.turn.pieces import VERDICT, brief_text, rejected, verifier_text
 from aerix.turn.schema import ToolSpec
 
 _VERIFYING = ("read", "bash", "grep", "glob", "repo_map")
-_AGENT_SHARE = 0.93
+_AGENT_SHARE = 0.9
 """Of the time that its caller gives it to end after a cancel: how long the piece gives its agent."""
+_READER_SHARE = 0.05
+"""Of the same: how long a reader of the output may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Piece(Actor):
         try:
             outcome = self._work()
         except Cancelled as cancelled:
+            self._journal.hurry(self._delegation.patience_s * _READER_SHARE)
             outcome = Outcome("cancelled", cancelled.reason)
         except Refused as refused:
             if refused.code in STORAGE_LOST | OUTPUT_LOST:
@@ -128,7 +131,6 @@ class Piece(Actor):
         return PieceResult(outcome, self._summary, tuple(self._files), self._checks, self._usage)
 
     def _work(self) -> Outcome:
-        self._journal.write(PieceState(agent=self._spec.id, state="begins"))
         if self._cancelled is not None:
             raise Cancelled(self._cancelled)
         reason = ""
@@ -202,12 +204,17 @@ class Piece(Actor):
 
     def _run(self, task: Task, delegation: Delegation) -> Result:
         """Run an agent to its end. It and its tool runner are gone when the next one begins."""
-        around, tools = self._delegation.places, runner(self._delegation.spec, task.id)
+        request, around = self._delegation.spec, self._delegation.places
+        tools = runner(request, task.id)
+        drawn = request.samplings.get(delegation.member.name.partition(" ")[0], request.sampling)
         places = Places(
             around.log, around.screen, around.pool, self._supervisor, delegation.member, tools, delegation
         )
         child = ChildSpec(
-            task.id, lambda: Agent(task, places, self._ledger), restart="temporary", grace_s=CANCEL.value
+            task.id,
+            lambda: Agent(replace(task, sampling=drawn), places, self._ledger),
+            "temporary",
+            CANCEL.value,
         )
         patience_s = self._delegation.patience_s * _AGENT_SHARE
         result = run_agent(self, self._supervisor, child, lambda: patience_s)

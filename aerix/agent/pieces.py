@@ -80,7 +80,13 @@ class Pieces:
             self._caller.journal.write(PieceState(agent=self._id(call), state="waits"))
         while waiting or self._running:
             while waiting and len(self._running) < at_once:
-                self._begin(waiting.popleft())
+                call = waiting.popleft()
+                try:
+                    self._begin(call)
+                except Refused as refused:  # the others go on
+                    ends[call.id] = _failed(refused)
+            if not self._running:
+                continue
             asked = self._caller.actor.wait(*self._running, deadline_s=FOREVER_S)
             call, _ = self._running.pop(asked)
             ends[call.id] = self._end(call, asked)
@@ -97,6 +103,7 @@ class Pieces:
         supervisor = start_child(actor, self._caller.supervisor, around)
         child = ChildSpec(f"piece:{name}", lambda: Piece(spec, delegation, supervisor), restart="temporary")
         piece = start_child(actor, supervisor, child)
+        self._caller.journal.write(PieceState(agent=name, state="begins"))
         self._running[actor.request(piece, RunPiece())] = call, piece
 
     def _end(self, call: Call, asked: Asked) -> PieceResult:
@@ -105,7 +112,7 @@ class Pieces:
         if asked.error is not None:
             if asked.error.code in STORAGE_LOST | OUTPUT_LOST:
                 raise asked.error
-            return PieceResult(Outcome("failed", f"{asked.error.message} [{asked.error.code}]"))
+            return _failed(asked.error)
         result: PieceResult = asked.result()
         self.usage = self.usage.sum(result.usage)
         if result.outcome.kind == "cancelled":  # not by this caller, which would have been cancelled too
@@ -144,6 +151,10 @@ class Pieces:
 def _around(piece: str) -> str:
     """The name of a piece's supervisor."""
     return f"request:{piece}"
+
+
+def _failed(why: Refused) -> PieceResult:
+    return PieceResult(Outcome("failed", f"{why.message} [{why.code}]"))
 
 
 def _defined(call: Call) -> bool:

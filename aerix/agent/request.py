@@ -11,7 +11,6 @@ from typing import Any
 
 from aerix.actors import (
     Actor,
-    Call,
     Cancel,
     Cancelled,
     DeadlineExceeded,
@@ -20,22 +19,22 @@ from aerix.actors import (
     Ref,
     Refused,
     Spent,
-    StartChild,
     on,
 )
 from aerix.agent.changes import Changes
+from aerix.agent.delegation import Rules
 from aerix.agent.ended import crash
 from aerix.agent.journal import Journal
 from aerix.agent.room import Ratios
+from aerix.agent.running import run_agent
 from aerix.agent.usage import Usage
 from aerix.bounds import CANCEL, DIFF, TURNS
 from aerix.exits import BUDGET, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE, TERMINATED
 from aerix.pool.client import POOL_UNREACHABLE, PoolContext, Starting, load_member
 from aerix.pool.protocol import MemberInfo, Sampling
-from aerix.session.events import ROOT, SessionEnd, SessionStart
+from aerix.session.events import ROOT, Route, SessionEnd, SessionStart
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
 
-_FOREVER_S = 7 * 86_400.0  # each step of an agent has its own limit; the whole has none
 _CODES = {"done": DONE, "budget": BUDGET}
 _CANCELS = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
 _AGENT_SHARE = 0.8
@@ -60,6 +59,11 @@ class RequestSpec:
     sampling: Sampling
     diff: bool
     ratios: Ratios = field(default_factory=Ratios)
+    route: str | None = None
+    """The route that the user named; None has the request classified."""
+    delegation: Rules = field(default_factory=Rules)
+    samplings: dict[str, Sampling] = field(default_factory=dict)
+    """How the tokens of other models are drawn, by their references; of one that is not here as the main one's."""
     spent: tuple[Spent, ...] = ()
     """What earlier runs of this same request have spent, from their log: a run again gets no new budget."""
 
@@ -129,9 +133,9 @@ class Request(Actor):
         if self._cancelled is not None:
             raise Cancelled(self._cancelled)
         member = self._load()
-        self._classify(member, changes)
+        route = self._route(member, changes)
         changes.begin()
-        return self._run_root(member)
+        return self._run_root(member, route)
 
     def _load(self) -> MemberInfo:
         spec = self._spec
@@ -150,7 +154,11 @@ class Request(Actor):
         with suppress(Refused):
             self._journal.note(text)
 
-    def _classify(self, member: MemberInfo, changes: Changes) -> None:
+    def _route(self, member: MemberInfo, changes: Changes) -> str:
+        if self._spec.route is not None:
+            self._journal.write(Route(route=self._spec.route, forced=True))
+            changes.start()
+            return self._spec.route
         from aerix.agent.route import classify
 
         context = PoolContext(self, self._places.pool, member.name)
@@ -158,37 +166,23 @@ class Request(Actor):
         if usage is not None:
             self._usage = self._usage.plus(usage)
         self._journal.write(route)
+        return route.route
 
-    def _run_root(self, member: MemberInfo) -> tuple[Outcome, str]:
-        from aerix.agent.agent import Begin, Result
+    def _run_root(self, member: MemberInfo, route: str) -> tuple[Outcome, str]:
         from aerix.agent.root import root_agent
 
-        child, notes = root_agent(self._spec, self._places, member, self._ledger)
+        child, notes = root_agent(self._spec, self._places, member, self._ledger, route)
         for note in notes:
             self._journal.note(note)
-        started = self.request(self._places.supervisor, StartChild(child))
-        self.wait(started, deadline_s=child.start_timeout_s)
-        agent: Ref = started.result()
-        asked = self.request(agent, Begin())
-        try:
-            self.wait(asked, deadline_s=_FOREVER_S)
-        except Cancelled as cancelled:
-            self._cancel_agent(agent, asked, cancelled.reason)
-        result: Result = asked.result()
+        result = run_agent(self, self._places.supervisor, child, self._agent_s)
         self._usage = self._usage.sum(result.usage)
         self._turns = result.turns
         return result.outcome, result.text
 
-    def _cancel_agent(self, agent: Ref, asked: Call, reason: str) -> None:
-        """Let the agent say how far it came; one that does not, or not in time, is cancelled all the same."""
+    def _agent_s(self) -> float:
+        """It is cancelled: seconds that the agent has to say how far it came. The rest is for the diff."""
         self._cancel_by = monotonic() + CANCEL.value
-        agent.cancel(reason)
-        try:
-            self.wait(asked, deadline_s=CANCEL.value * _AGENT_SHARE)
-        except DeadlineExceeded:
-            raise Cancelled(reason) from None
-        if asked.error is not None and asked.error.code not in STORAGE_LOST:
-            raise Cancelled(reason)
+        return CANCEL.value * _AGENT_SHARE
 
     # --- the end
 

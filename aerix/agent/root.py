@@ -1,48 +1,89 @@
-"""The root agent of a request: its segments, its tools, its runner."""
+"""The root agent of a request: its segments, its tools, its runner; and the segments that all agents begin with."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aerix.actors import Actor, ChildSpec, Ledger
 from aerix.agent.agent import Agent, Places, Task
 from aerix.agent.context import Entry
+from aerix.agent.delegation import Delegation
 from aerix.agent.system import system_segment
 from aerix.bounds import CANCEL
-from aerix.extensions.instructions import fit, read_instructions
+from aerix.extensions.instructions import Instructions, fit, read_instructions
 from aerix.pool.protocol import MemberInfo
 from aerix.session.events import ROOT
 from aerix.session.project import repository_root
 from aerix.tools import TOOLS
+from aerix.turn.pieces import planner_note
+from aerix.turn.schema import ToolSpec
 
 if TYPE_CHECKING:
     from aerix.agent.request import RequestPlaces, RequestSpec
 
+PLANNER_WINDOW = 16_384
+"""Tokens of a window from which on the root of a large task plans, and does not work itself, unless a setting says so."""
+_PLANNED = frozenset({"edit", "plan"})
+
 
 def root_agent(
-    spec: "RequestSpec", places: "RequestPlaces", member: MemberInfo, ledger: Ledger
+    spec: "RequestSpec", places: "RequestPlaces", member: MemberInfo, ledger: Ledger, route: str
 ) -> tuple[ChildSpec, tuple[str, ...]]:
     """How to start the root agent, and notes for the user about what it was not given.
 
     Its context is the system segment, the instructions, and the prompt: what changes from run to run comes last.
     """
-    tools = tuple(TOOLS.values())
     found = read_instructions(spec.cwd)
-    entries = [Entry("system", "system", system_segment(member.window), "system", pinned=True)]
-    if instructions := fit(found, member.window):
-        entries.append(Entry("instructions", "user", instructions, "instructions", pinned=True))
-    entries.append(Entry("prompt", "user", spec.prompt, "prompt", pinned=True))
-    spool = spec.folder / "spool"
+    delegation = Delegation(spec, places, found, member)
+    entries = [
+        *shared_entries(found, member.window),
+        Entry("prompt", "user", spec.prompt, "prompt", pinned=True),
+    ]
+    tools = allowed_tools(delegation)
+    if _plans(delegation, route):
+        tools = tuple(TOOLS[name] for name in spec.delegation.planner_tools if name in TOOLS)
+        entries.append(Entry("planner", "user", planner_note(tools), "note", pinned=True))
+    spool = spool_folder(spec, ROOT)
     task = Task(ROOT, "root", tuple(entries), tools, spec.max_new_tokens, spec.sampling, spool, spec.ratios)
-    work = Places(places.log, places.screen, places.pool, places.supervisor, member, _runner(spec))
+    work = Places(
+        places.log, places.screen, places.pool, places.supervisor, member, runner(spec, ROOT), delegation
+    )
     child = ChildSpec(ROOT, lambda: Agent(task, work, ledger), restart="temporary", grace_s=CANCEL.value)
     return child, found.notes
 
 
-def _runner(spec: "RequestSpec") -> ChildSpec:
-    root = repository_root(spec.cwd) or spec.cwd
+def shared_entries(instructions: Instructions, window: int) -> tuple[Entry, ...]:
+    """What every agent of a request begins with: the system segment, which lists all tools, and the instructions."""
+    entries = [Entry("system", "system", system_segment(window), "system", pinned=True)]
+    if text := fit(instructions, window):
+        entries.append(Entry("instructions", "user", text, "instructions", pinned=True))
+    return tuple(entries)
+
+
+def allowed_tools(delegation: Delegation) -> tuple[ToolSpec, ...]:
+    """Every tool; without ``agent`` where it may not delegate."""
+    return tuple(tool for tool in TOOLS.values() if tool.name != "agent" or delegation.allowed)
+
+
+def _plans(delegation: Delegation, route: str) -> bool:
+    """Whether the root only plans. One that may not delegate could then do nothing at all."""
+    planner = delegation.spec.delegation.planner
+    wide = planner == "always" or delegation.member.window >= PLANNER_WINDOW
+    return delegation.allowed and planner != "never" and route in _PLANNED and wide
+
+
+def runner(spec: "RequestSpec", agent: str) -> ChildSpec:
+    """An agent's tool runner. Each agent has its own folder for results that were cut: call ids begin anew with each."""
+    root, spool = repository_root(spec.cwd) or spec.cwd, spool_folder(spec, agent)
 
     def build() -> Actor:
         from aerix.tools.runner import ToolRunner
 
-        return ToolRunner(root, spec.cwd, spec.folder / "spool", spec.caps)
+        return ToolRunner(root, spec.cwd, spool, spec.caps)
 
-    return ChildSpec(f"tools:{ROOT}", build, restart="transient")
+    return ChildSpec(f"tools:{agent}", build, restart="transient")
+
+
+def spool_folder(spec: "RequestSpec", agent: str) -> Path:
+    """Where results of an agent's calls are kept whole."""
+    folder = spec.folder / "spool"
+    return folder if agent == ROOT else folder / agent

@@ -9,7 +9,7 @@ agent put there) and ``message`` events (turns, with their exact tokens, and too
 import json
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 ROOT = "a1"
 """The id of a request's root agent."""
@@ -49,6 +49,8 @@ class Route(Event):
     route: str
     default: bool = False
     """Whether no route was chosen, so that the default is taken."""
+    forced: bool = False
+    """Whether the user named it, so that nothing was classified."""
     scores: dict[str, float] | None = None
     usage: dict[str, Any] | None = None
 
@@ -153,6 +155,29 @@ class Plan(Event):
 
     type: ClassVar[str] = "plan"
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceState(Event):
+    """A delegated piece waits for another's end, begins, or has ended, with its outcome and how often it was tried.
+
+    ``agent`` is the piece's id, which is that of its first implementer: the caller's and the call's.
+    """
+
+    type: ClassVar[str] = "piece"
+    state: Literal["waits", "begins", "ended"]
+    outcome: str | None = None
+    reason: str | None = None
+    attempts: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(Event):
+    """What the verifier ``agent`` found; a verifier that ended without a verdict counts as ``fail``."""
+
+    type: ClassVar[str] = "verdict"
+    verdict: Literal["pass", "fail"]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,10 +44,15 @@ _ALL = (
     _tool("context", "Manage what you keep in mind: status lists segments; drop takes ids out; summarize puts text in their"
           " place; pin keeps ids from compaction; note keeps text.",
           {"op": {"enum": ["status", "drop", "summarize", "pin", "unpin", "note"]}}, {"ids": _NAMES, "text": _TEXT}),
+    _tool("agent", "Have another agent do a piece of work, which is then verified. It sees nothing else: brief says all that it"
+          " needs, check how to see that it is done.",
+          {"brief": _SOME_TEXT}, {"check": _TEXT, "member": _SOME_TEXT, "definition": _SOME_TEXT}),
 )  # fmt: skip
 
 TOOLS: dict[str, ToolSpec] = {tool.name: tool for tool in _ALL}
-"""Every tool by its name, in the order in which a model reads them. ``plan`` and ``context`` are run by the agent itself."""
+"""Every tool by its name, in the order in which a model reads them. ``plan`` and ``context`` are run by the agent itself,
+``agent`` starts others.
+"""
 
 _SHORT = {
     "read": "Lines of a file, or a folder's entries.",
@@ -58,12 +63,12 @@ _SHORT = {
     "grep": "Search a regex.",
     "plan": "Your plan.",
     "context": "What you keep in mind: status, drop or pin ids, summarize them as text, note text.",
-    "agent": "Another agent does brief, and check is verified.",
+    "agent": "Another agent does brief, seeing nothing else, and is checked by check.",
     "repo_map": "The file tree.",
     "skill": "Load a skill.",
 }
 SHORT_TOOLS = tuple(replace(tool, description=_SHORT[tool.name]) for tool in _ALL)
 """The same tools, told in few words: for small windows."""
 
-RUN_BY_RUNNER = frozenset(TOOLS) - {"plan", "context"}
+RUN_BY_RUNNER = frozenset(TOOLS) - {"plan", "context", "agent"}
 """The tools that a tool runner runs."""

@@ -8,7 +8,7 @@ import pytest
 
 from aerix.prompts import load
 from aerix.tools import TOOLS
-from aerix.turn import prompt
+from aerix.turn import pieces, prompt
 
 COUNT = """
 import sys
@@ -28,6 +28,15 @@ def tokens(model_file: Path, text: str) -> int:
 def test_system_prompt_tools_and_turns_stay_under_700_tokens(model_file):
     text = prompt.system_text(load("system"), list(TOOLS.values()))
     assert 300 < tokens(model_file, text) < 700
+
+
+@pytest.mark.rule("request.prompt-size")
+def test_what_delegation_adds_is_short(model_file):
+    tools = [TOOLS[name] for name in ("read", "bash", "grep", "glob")]
+    brief = pieces.brief_text(load("brief"), "", "", may_delegate=False)
+    assert 50 < tokens(model_file, brief) < 150
+    assert 100 < tokens(model_file, pieces.verifier_text(load("verifier"), "", "", "", (), tools)) < 280
+    assert 50 < tokens(model_file, pieces.planner_note(tools)) < 120
 
 
 @pytest.mark.rule("request.prompt-size")
