@@ -16,7 +16,7 @@ _COMMANDS_TO_COME = frozenset({
     "sessions", "undo", "hooks", "plugins", "trust", "profile", "tune", "import", "doctor", "farm",
 })  # fmt: skip
 _FLAGS_TO_COME = frozenset({
-    "--resume", "--continue", "--add-dir", "--mode", "--allow", "--deny", "--final-schema", "--input-format",
+    "--resume", "--continue", "--add-dir", "--mode", "--allow", "--deny", "--final-schema",
 })  # fmt: skip
 
 
@@ -171,6 +171,12 @@ def _add_headless(parser: argparse.ArgumentParser) -> None:
         choices=("text", "json", "stream-json"),
         default="text",
         help="what standard output carries",
+    )
+    add(
+        "--input-format",
+        choices=("text", "stream-json"),
+        default="text",
+        help="what standard input is: a text, or user messages as JSON lines",
     )
     add(
         "--model",

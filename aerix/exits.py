@@ -17,3 +17,6 @@ STORAGE = 6
 INTERRUPTED = 130
 STDOUT_CLOSED = 141
 TERMINATED = 143
+
+CANCELS = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
+"""By the reason of a user's cancel."""

@@ -1,10 +1,10 @@
-"""``aerix -p``: one request without a screen. Reads top to bottom: settings, prompt, model, actors, outcome, exit code."""
+"""``aerix -p``: requests without a screen. Reads top to bottom: settings, prompts, model, actors, outcome, exit code."""
 
 import argparse
 import json
 import os
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from aerix import __version__, folders
@@ -30,6 +30,7 @@ from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
 from aerix.output import Output, complain, fill_standard_descriptors
 from aerix.pool.client import POOL_UNREACHABLE, PoolLink
 from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
+from aerix.prompting import INPUT, Prompts, request_supervisor
 from aerix.session.events import SessionEnd, SessionStart
 from aerix.session.log import SessionLog, unwritable
 from aerix.session.project import project_key
@@ -37,7 +38,7 @@ from aerix.session.show import STORAGE_LOST
 from aerix.settings import Settings, SettingsError, load_settings
 from aerix.settings_pool import load_flags, pool_settings, sampling
 from aerix.signals import Signals, install
-from aerix.stdin import BadPrompt, prompt_of
+from aerix.stdin import BadPrompt, checked, prompt_of
 
 _WEEK_S = 7 * 86_400.0  # each step of a request has its own limit; the whole has none
 _STOP_S = 3.0  # what has not stopped by then dies with the process
@@ -54,14 +55,14 @@ def run_headless(args: argparse.Namespace) -> int:
         settings = load_settings(
             cwd, overrides=_overrides(args), settings_file=_path(args.settings), env=os.environ
         )
-        prompt = prompt_of(args.prompt)
+        prompts = _prompts_of(args)
     except (SettingsError, BadPrompt) as error:
         complain(str(error))
         return USAGE
     for note in settings.notes:
         complain(note)
     try:
-        return _run(args, settings, prompt, cwd)
+        return _run(args, settings, prompts, cwd)
     except (StartFailed, DeadlineExceeded) as error:
         complain(str(error))
         return FAILED
@@ -70,7 +71,14 @@ def run_headless(args: argparse.Namespace) -> int:
         return _code_of(refused)
 
 
-def _run(args: argparse.Namespace, settings: Settings, prompt: str, cwd: Path) -> int:
+def _prompts_of(args: argparse.Namespace) -> str | None:
+    """The one prompt; with ``--input-format stream-json`` the first of several, if the command line has one."""
+    if args.input_format == "text":
+        return prompt_of(args.prompt)
+    return None if args.prompt == "-" else checked(args.prompt.strip())
+
+
+def _run(args: argparse.Namespace, settings: Settings, prompt: str | None, cwd: Path) -> int:
     model = _model(settings)
     signals = install()
     log.configure(folders.state() / "aerix.log")
@@ -87,11 +95,17 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str, cwd: Path) -
     root = start(_tree(args, settings, model, home / f"{session}.jsonl"), "aerix")
     stop_s = _STOP_S
     try:
-        request = _start_request(_request(args, settings, prompt, begin, home / session))
-        start(Signals(signals, request.name), "signals")
-        end: SessionEnd = request.ask(Run(), _WEEK_S)
-        stop_s = CANCEL.value * _STOP_SHARE if end.outcome == "cancelled" else _STOP_S
-        return end.exit
+        start(Signals(signals, _name(session), INPUT), "signals")
+        prompts = Prompts(root, prompt, streamed=args.input_format == "stream-json")
+        end: SessionEnd | None = None
+        while (text := prompts.next(end)) is not None:
+            spec = _request(args, settings, text, begin, home / session)
+            request = _start_request(replace(spec, earlier=prompts.earlier), prompts.steering)
+            end = request.ask(Run(), _WEEK_S)
+            if end.outcome == "cancelled":
+                stop_s = CANCEL.value * _STOP_SHARE
+                break
+        return prompts.exit(end)
     finally:
         root.stop()
         root.join(stop_s)
@@ -187,16 +201,22 @@ def _tree(args: argparse.Namespace, settings: Settings, model: str, log: Path) -
             ChildSpec("session-log", lambda: SessionLog(log)),
             ChildSpec("output", lambda: Output(args.output_format), grace_s=_OUTPUT_S),
             ChildSpec("pool-link", lambda: PoolLink(pool)),
-            ChildSpec("request", Supervisor, restart="temporary", grace_s=None),
+            request_supervisor(),
         ],
         strategy="rest_for_one",
     )
 
 
-def _start_request(spec: RequestSpec) -> Ref:
+def _name(session: str) -> str:
+    return f"request:{session}"
+
+
+def _start_request(spec: RequestSpec, steering: Ref | None) -> Ref:
     supervisor = _living("request")
-    places = RequestPlaces(_living("session-log"), _living("output"), _living("pool-link"), supervisor)
-    name = f"request:{spec.start.session}"
+    places = RequestPlaces(
+        _living("session-log"), _living("output"), _living("pool-link"), supervisor, steering
+    )
+    name = _name(spec.start.session)
     child = ChildSpec(name, lambda: Request(spec, places), restart="temporary", grace_s=CANCEL.value)
     request: Ref = supervisor.ask(StartChild(child), START.value)
     return request

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Literal
 
 from aerix.actors import Actor, Refused, on
-from aerix.session.events import ROOT, Compaction, Event, Message, Note, Segment, SessionEnd, Token, line
+from aerix.session.events import ROOT, Compaction, Event, Job, Message, Note, Segment, SessionEnd, Token, line
 from aerix.session.show import Show
 
 Format = Literal["text", "json", "stream-json"]
@@ -48,6 +48,8 @@ class Output(Actor):
                 complain(f"{_whose(event)}the turn was cut at {length} tokens and is asked again")
             case Compaction():
                 complain(f"{_whose(event)}compacted: {event.before:,} -> {event.after:,} tokens")
+            case Job(state="killed"):
+                complain(f"[job {event.id} {event.how}]")
             case SessionEnd() if self._form == "json":
                 _write(json.dumps({name: getattr(event, name) for name in _END_FIELDS}).encode() + b"\n")
             case SessionEnd():

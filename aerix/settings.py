@@ -96,6 +96,7 @@ class ToolCaps:
     bash: int
     grep: int
     glob: int
+    repo_map: int
     agent: int
 
 

@@ -33,14 +33,14 @@ def _ignore(_number: int, _frame: object) -> None:
 
 
 class Signals(Actor):
-    """The first signal cancels the actor named ``target``; the second ends the process at once.
+    """The first signal cancels the actors of those names that there are; the second ends the process at once.
 
     Child processes die with it: workers by KILL, runners by TERM, which end their own children.
     """
 
-    def __init__(self, reader: socket.socket, target: str) -> None:
+    def __init__(self, reader: socket.socket, *targets: str) -> None:
         self._reader = reader
-        self._target = target
+        self._targets = targets
         self._seen = False
 
     def setup(self) -> None:
@@ -55,8 +55,9 @@ class Signals(Actor):
             if self._seen:
                 os._exit(TERMINATED if reason == "terminated" else INTERRUPTED)
             self._seen = True
-            if target := whereis(self._target):
-                target.cancel(reason)
+            for target in map(whereis, self._targets):
+                if target is not None:
+                    target.cancel(reason)
 
     def teardown(self, exit: Exit) -> None:
         """Let go of the socket's reading end; the writing one stays, so that a late signal hits nothing else."""

@@ -27,7 +27,11 @@ def prompt_of(argument: str | None) -> str:
         raise BadPrompt(
             'there is no prompt: give one as in aerix -p "Explain this repository", or pipe one in'
         )
-    prompt = "\n\n".join(parts)
+    return checked("\n\n".join(parts))
+
+
+def checked(prompt: str) -> str:
+    """The prompt, which is text. Raises BadPrompt."""
     if not prompt.isascii() and prompt != prompt.encode("utf-8", "replace").decode():
         raise BadPrompt("the prompt is not UTF-8 text; name the file in the prompt instead")
     return prompt

@@ -33,6 +33,7 @@ SPECIFIED = {
     "bash.longest": 600,
     "bash.term": 2,
     "bash.cancel": 0.5,
+    "jobs.at-final": 10,
     "git.call": 30,
     "pool.max-connections": 4,
     "pool.control": 30,
@@ -50,7 +51,6 @@ SPECIFIED = {
 }
 LATER = {
     "agent.stop-continues": 5,
-    "jobs.at-final": 10,
     "hooks.handler": 600,
     "hooks.handler-short": 30,
     "hooks.handler-term": 2,

@@ -79,7 +79,10 @@ def test_text_is_the_answer_then_the_diff_and_nothing_else(aerix: Aerix) -> None
     assert answer == "hello.txt says hi."
     assert diff.startswith(HELLO)
     assert diff.endswith("+hi\n")
-    assert done.err == 'aerix: c1 write {"path": "hello.txt", "content": "hi\\n"}\n'
+    assert done.err.splitlines() == [
+        "aerix: ✓ turns constrained",
+        'aerix: c1 write {"path": "hello.txt", "content": "hi\\n"}',
+    ]
 
 
 @pytest.mark.rule("headless.json")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aerix.session.events import Event, Message, Note, SessionEnd, Token
+from aerix.session.events import Event, Job, Message, Note, SessionEnd, Token
 from tests.runs import json_lines
 
 SHOW = """
@@ -112,3 +112,9 @@ def test_an_output_that_cannot_be_written_is_refused_by_name() -> None:
         out, err = show("text", end(), stdout=full)
     assert out == ""
     assert err == "aerix: standard output cannot be written: No space left on device\nstdout_failed\n"
+
+
+def test_a_killed_job_is_a_line_for_the_user():
+    started = Job(id="j1", state="started", how="started", command="sleep 9")
+    killed = Job(id="j1", state="killed", how="killed: agent ended")
+    assert show("text", started, killed) == ("", "aerix: [job j1 killed: agent ended]\n")

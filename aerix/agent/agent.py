@@ -1,12 +1,12 @@
 """The turn loop: ask for a turn, run its calls, append the results, again, until a final, a budget or a failure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aerix.actors import (
     Actor,
@@ -23,20 +23,23 @@ from aerix.actors import (
     StartChild,
     on,
 )
+from aerix.actors import Call as Asked
 from aerix.actors.bounds import GRACE
 from aerix.agent.budget import Budget
 from aerix.agent.context import Context, Entry
 from aerix.agent.context_tool import ContextTool
 from aerix.agent.ended import Ended, crash
+from aerix.agent.jobs import Jobs
 from aerix.agent.journal import Journal
 from aerix.agent.repeats import Repeats
 from aerix.agent.room import Limits, Ratios
+from aerix.agent.running import living_child
 from aerix.agent.usage import Usage
 from aerix.agent.work import Work
-from aerix.bounds import CALLS, CANCEL, CYCLES, SHOWN_ANSWER, TURN_RETRIES, TURNS
+from aerix.bounds import CALLS, CANCEL, CYCLES, JOURNAL, SHOWN_ANSWER, TURN_RETRIES, TURNS
 from aerix.pool.client import PoolContext, Recreated, Starting
 from aerix.pool.protocol import Constraint, Done, MemberInfo, Progress, Sampling, Token
-from aerix.session.events import AgentEnd, AgentSpawn, Message, Plan
+from aerix.session.events import AgentEnd, AgentSpawn, Message, Plan, TurnRepaired
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
 from aerix.tools import RUN_BY_RUNNER
 from aerix.tools.messages import RunTool, ToolResult
@@ -116,6 +119,7 @@ class Agent(Actor):
         self._ledger = ledger
         self._asks = 0
         self._call_count = 0
+        self._steered = 0
         self._plan = ""
         self._usage = Usage()
         self._work = Work()
@@ -133,6 +137,7 @@ class Agent(Actor):
             pool, self._journal, self._budget, task.id, limits, task.spool, self._repeats.clear
         )
         self._own = ContextTool(self._context, task.id)
+        self._jobs = Jobs(self, self._journal, task.id, places.delegation)
         schema = turn_schema(task.tools, task.final, max_calls=CALLS.count)
         self._constraint = Constraint(schema=schema) if places.member.json else None
 
@@ -162,8 +167,9 @@ class Agent(Actor):
             outcome = crash("the agent", error)
         self._context.drop()
         turns = self._budget.spent(TURNS)
+        jobs = self._jobs.close(self._places.delegation.patience_s)
         self._journal.write(
-            AgentEnd(agent=self._task.id, outcome=outcome.kind, reason=outcome.reason, turns=turns)
+            *jobs, AgentEnd(agent=self._task.id, outcome=outcome.kind, reason=outcome.reason, turns=turns)
         )
         if lost is not None:
             raise lost
@@ -185,14 +191,62 @@ class Agent(Actor):
             left = self._budget.take(TURNS)
             if left == 0 and self._budget.limit(TURNS) > 1:
                 self._context.note(prompt.LAST_TURN)
+            self._take_jobs()
+            self._take_steering()
             turn = self._next_turn()
             if turn.final is not None:
-                return turn
+                if self._is_over(left):
+                    return turn
+                continue
             for call, result in self._answers(turn.calls):
                 self._context.add_result(call.id, result, partial(self._entry, call))
             for note in turn.notes:
                 self._context.note(note)
             self._end_circle()
+
+    def _is_over(self, left: int) -> bool:
+        """Whether a final ends the agent: not while jobs run, one of which it waits for and goes on with its result; and
+        not where the user has said something meanwhile.
+        """
+        while self._jobs.running and self._jobs.wait_for_one():
+            if left:
+                return False
+            self._take_jobs()
+        return not (left and self._take_steering())
+
+    def _take_jobs(self) -> None:
+        """The results of jobs that have ended join the context."""
+        for job in self._jobs.take():
+            self._repeats.clear()
+            self._work.note(job.call, replace(job.result, exit=job.event.exit))
+            self._context.add_result(job.id, job.result, partial(job.entry, self._task.id))
+
+    def _take_steering(self) -> bool:
+        """What the user has said to this agent joins the context; whether there was something."""
+        steering = self._places.delegation.places.steering
+        if steering is None or self._task.kind != "root":
+            return False
+        from aerix.steering import TakeSteering
+
+        asked = self.request(steering, TakeSteering())
+        self.wait(asked, deadline_s=JOURNAL.value)
+        texts = () if asked.error else asked.result().texts  # a user who is gone says nothing more
+        self._context.add(*(self._said(text) for text in texts))
+        return bool(texts)
+
+    def _said(self, text: str) -> Entry:
+        self._steered += 1
+        return Entry(f"u{self._steered}", "user", text, "prompt", pinned=True)
+
+    def wait(
+        self, *calls: Asked, deadline_s: float, on_piece: Callable[[Asked, Any], None] | None = None
+    ) -> Asked:
+        """As of every actor; and a cancel reaches the jobs at once, whatever the agent waits for."""
+        try:
+            return super().wait(*calls, deadline_s=deadline_s, on_piece=on_piece)
+        except Cancelled:
+            self._jobs.kill()
+            raise
 
     def _begin(self) -> None:
         task, member = self._task, self._places.member
@@ -219,7 +273,7 @@ class Agent(Actor):
             self._asks += 1
             segment_id = f"t{self._asks}"
             done = self._generate()
-            turn = self._parse(done.text)
+            turn = self._parse(segment_id, done)
             if isinstance(turn, Turn):
                 self._context.add_turn(segment_id, done)
                 self._call_count += len(turn.calls)
@@ -236,9 +290,18 @@ class Agent(Actor):
             self._take_ask(problem, done)
             self._context.add(Entry(f"{segment_id}.{kind}", "user", text, "note"))
 
-    def _parse(self, text: str) -> Turn | TurnError:
+    def _parse(self, segment_id: str, done: Done) -> Turn | TurnError:
         task, first = self._task, self._call_count + 1
-        return parse(text, task.tools, task.final, first_call=first, max_calls=CALLS.count)
+        if self._constraint is not None or done.stop == "length":
+            return parse(done.text, task.tools, task.final, first_call=first, max_calls=CALLS.count)
+        from aerix.turn.repair import parse_said
+
+        turn, shape = parse_said(
+            done.text, done.thinking, task.tools, task.final, first_call=first, max_calls=CALLS.count
+        )
+        if shape is not None:
+            self._journal.write(TurnRepaired(agent=task.id, id=segment_id, shape=shape))
+        return turn
 
     def _take_ask(self, problem: str, done: Done) -> None:
         """Ask once more; an agent that has done so too often ends, and what came last is quoted."""
@@ -272,10 +335,11 @@ class Agent(Actor):
             yield call, found[call.id]
 
     def _answer(self, call: Call) -> ToolResult:
-        result = self._repeats.answer(call)
+        result = None if self._jobs.running else self._repeats.answer(call)
         if result is None:
             result = self._run_call(call)
-            self._repeats.note(call, result)
+            if not self._jobs.running:  # what a job does may change any result: to look again is no repeat
+                self._repeats.note(call, result)
             self._work.note(call, result)
         return result
 
@@ -305,6 +369,8 @@ class Agent(Actor):
             delegation = self._places.delegation
             barred = call.tool == "agent" and not delegation.allowed
             return ToolResult(delegation.refusal if barred else call.error, error=True)
+        if call.tool == "bash" and call.input.get("background"):
+            return self._jobs.start(call, self._task.spool, self._context.result_bytes)
         if call.tool == "plan":
             return self._run_plan(call)
         if call.tool == "context":
@@ -325,7 +391,7 @@ class Agent(Actor):
         raise AssertionError
 
     def _ask_runner(self, runner: Ref, message: RunTool) -> ToolResult:
-        asked = self.request(runner, message)
+        asked = self._map(runner, message) if message.tool == "repo_map" else self.request(runner, message)
         try:
             self.wait(asked, deadline_s=message.limit_s)
         except DeadlineExceeded:
@@ -338,6 +404,13 @@ class Agent(Actor):
             raise
         result: ToolResult = asked.result()
         return result
+
+    def _map(self, runner: Ref, message: RunTool) -> Asked:
+        """The request's map, which the runner of the agent that asks first makes."""
+        from aerix.agent.mapped import MapRepo, map_child
+
+        around = self._places.delegation.places.supervisor
+        return self.request(living_child(self, around, map_child()), MapRepo(runner, message))
 
     def _runner(self) -> Ref:
         """The agent's tool runner: started by the first call, restarted by its supervisor."""

@@ -29,14 +29,13 @@ from aerix.agent.room import Ratios
 from aerix.agent.running import run_agent
 from aerix.agent.usage import Usage
 from aerix.bounds import CANCEL, DIFF, TURNS
-from aerix.exits import BUDGET, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE, TERMINATED
+from aerix.exits import BUDGET, CANCELS, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE
 from aerix.pool.client import POOL_UNREACHABLE, PoolContext, Starting, load_member
 from aerix.pool.protocol import MemberInfo, Sampling
 from aerix.session.events import ROOT, Route, SessionEnd, SessionStart
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
 
 _CODES = {"done": DONE, "budget": BUDGET}
-_CANCELS = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
 _AGENT_SHARE = 0.8
 """Of the time for a cancel: how long the agent may take to end; the rest is for the diff."""
 _READER_SHARE = 0.1
@@ -64,6 +63,8 @@ class RequestSpec:
     delegation: Rules = field(default_factory=Rules)
     samplings: dict[str, Sampling] = field(default_factory=dict)
     """How the tokens of other models are drawn, by their references; of one that is not here as the main one's."""
+    earlier: tuple[tuple[str, str], ...] = ()
+    """The prompts of this session before this one, each with its answer."""
     spent: tuple[Spent, ...] = ()
     """What earlier runs of this same request have spent, from their log: a run again gets no new budget."""
 
@@ -76,6 +77,8 @@ class RequestPlaces:
     screen: Ref
     pool: Ref
     supervisor: Ref
+    steering: Ref | None = None
+    """Whoever hears what the user says while the root agent works; see ``aerix.steering``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,7 @@ class Request(Actor):
         info = load_member(self, self._places.pool, spec.start.model, spec.flags, self._heard)
         if info.settings:
             self._journal.note(f"the model runs with plainer settings: {info.settings}")
+        self._journal.note(_self_test(info))
         return info
 
     def _heard(self, event: object) -> None:
@@ -199,8 +203,8 @@ class Request(Actor):
     def _cancelled_end(self, outcome: Outcome) -> tuple[Outcome, int]:
         """A user's cancel; a stop by anybody else means that a part of this process has failed for good."""
         self._journal.hurry(CANCEL.value * _READER_SHARE)
-        if outcome.reason in _CANCELS:
-            return outcome, _CANCELS[outcome.reason]
+        if outcome.reason in CANCELS:
+            return outcome, CANCELS[outcome.reason]
         return Outcome(
             "killed", f"a part of Aerix that this request needs has ended ({outcome.reason})"
         ), FAILED
@@ -244,7 +248,7 @@ class Request(Actor):
         try:
             self._journal.flush()
         except Refused:
-            return replace(end, exit=_CANCELS.get(reason, FAILED))
+            return replace(end, exit=CANCELS.get(reason, FAILED))
         return end
 
     def _told_badly(self, end: SessionEnd, refused: Refused) -> SessionEnd:
@@ -252,3 +256,11 @@ class Request(Actor):
         if refused.code in STORAGE_LOST:
             return self._tell(replace(end, outcome="failed", reason=refused.message, exit=code))
         return end if end.outcome == "cancelled" else replace(end, exit=code)
+
+
+def _self_test(member: MemberInfo) -> str:
+    """What the member's self-test found of the constraint that every turn needs."""
+    if member.json:
+        return "✓ turns constrained"
+    why = member.note or "it takes no JSON schema"
+    return f"▲ member {member.name} cannot be constrained: {why}"

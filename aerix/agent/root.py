@@ -1,5 +1,6 @@
 """The root agent of a request: its segments, its tools, its runner; and the segments that all agents begin with."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from aerix.session.events import ROOT
 from aerix.session.project import repository_root
 from aerix.tools import TOOLS
 from aerix.turn.pieces import planner_note
+from aerix.turn.prompt import final_turn
 from aerix.turn.schema import ToolSpec
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def root_agent(
     delegation = Delegation(spec, places, found, member)
     entries = [
         *shared_entries(found, member.window),
+        *_earlier(spec),
         Entry("prompt", "user", spec.prompt, "prompt", pinned=True),
     ]
     tools = allowed_tools(delegation)
@@ -57,6 +60,13 @@ def shared_entries(instructions: Instructions, window: int) -> tuple[Entry, ...]
     if text := fit(instructions, window):
         entries.append(Entry("instructions", "user", text, "instructions", pinned=True))
     return tuple(entries)
+
+
+def _earlier(spec: "RequestSpec") -> Iterator[Entry]:
+    """What was asked and answered before in this session."""
+    for number, (asked, answer) in enumerate(spec.earlier, 1):
+        yield Entry(f"prompt{number}", "user", asked, "prompt", pinned=True)
+        yield Entry(f"answer{number}", "assistant", final_turn(answer), "turn")
 
 
 def allowed_tools(delegation: Delegation) -> tuple[ToolSpec, ...]:

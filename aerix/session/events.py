@@ -120,6 +120,15 @@ class Message(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRepaired(Event):
+    """The turn ``id`` of a model that is not held to the schema had another shape, and was read as what it means."""
+
+    type: ClassVar[str] = "turn.repaired"
+    id: str
+    shape: Literal["tags", "fence", "function", "json", "thinking"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite(Event):
     """A context changed before its end. ``put``: segments, each in the place of the one with its id; one with the
     same text keeps its exact tokens. ``removed``: ids of segments that are gone.
@@ -155,6 +164,19 @@ class Plan(Event):
 
     type: ClassVar[str] = "plan"
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Event):
+    """A command in the background has started, has exited, or was killed; ``how`` says it in words."""
+
+    type: ClassVar[str] = "job"
+    id: str
+    state: Literal["started", "exited", "killed"]
+    how: str
+    command: str | None = None
+    exit: int | None = None
+    """Its exit status, or minus the number of the signal that ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,9 +77,24 @@ def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def final_turn(answer: str) -> str:
+    """A turn that gave that answer."""
+    return _compact({"thought": "", "final": answer})
+
+
 def result(tool: str, call_id: str, text: str) -> str:
     """A call's result as the context gets it."""
     return f"[{tool} {call_id}]\n{text}"
+
+
+def job_started(job: str, timeout_s: float) -> str:
+    """The result of a command that was started in the background."""
+    return f"Job {job} runs in the background, for at most {timeout_s:g} s. Its output will come by itself when it exits."
+
+
+def job_result(job: str, how: str, text: str) -> str:
+    """A job's end as the context gets it; ``how`` is ``exited N``, or how else it ended."""
+    return f"[job {job} {how}]\n{text}" if text else f"[job {job} {how}]"
 
 
 def malformed(error: TurnError) -> str:

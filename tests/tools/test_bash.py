@@ -97,22 +97,16 @@ def test_a_command_that_cannot_be_started_is_a_sentence(run: Run, ws: Workspace)
     assert run("bash", command="echo still here").text == "still here\n[exit 0]"
 
 
-def test_background_is_refused_with_a_sentence(run: Run) -> None:
-    assert run("bash", command="true", background=True).text.startswith(
-        "error: background commands are not built yet"
-    )
-
-
 @pytest.mark.rule("tools.bash-timeout")
 @pytest.mark.rule("bounds.bash")
 def test_a_command_over_its_time_is_ended(run: Run) -> None:
-@pytest.mark.bound("bash.term")
     began = time.monotonic()
     result = run("bash", command="echo begun; sleep 100", timeout_secs=1)
     assert (result.text, result.error) == ("begun\n[timeout after 1s]", True)
     assert 1 < time.monotonic() - began < 2
 
 
+@pytest.mark.bound("bash.term")
 @pytest.mark.rule("tools.bash-timeout")
 @pytest.mark.rule("bounds.bash")
 def test_what_ignores_term_is_killed_with_its_whole_tree(short_term: None, run: Run, ws: Workspace) -> None:
@@ -156,13 +150,13 @@ def test_what_it_leaves_running_does_not_hold_up_the_result(run: Run, ws: Worksp
 def test_what_it_leaves_running_may_go_on_writing(run: Run, ws: Workspace) -> None:
     run("bash", command="(while echo x; do :; done; echo ended > ended) & echo $! > pid")
     pid = pid_in(ws.cwd / "pid")
-@pytest.mark.bound("bash.pipes")
     assert run("bash", command="echo next").text == "next\n[exit 0]"
     assert not is_gone(pid, 0.2)
     assert not (ws.cwd / "ended").exists()
     assert run("bash", command=f"kill {pid}").exit == 0
 
 
+@pytest.mark.bound("bash.pipes")
 @pytest.mark.rule("tools.bash-leftovers")
 def test_only_so_many_pipes_of_what_was_left_are_held(few_pipes: None, run: Run) -> None:
     def pipes() -> int:
@@ -249,6 +243,12 @@ def test_a_cancelled_command_ends_within_a_second(asker: Ref, ws: Workspace) -> 
     command = "trap '' TERM; echo begun; echo $$ > pid; sleep 100; sleep 100; sleep 100"
     result, took = cancelled(
         asker, RunTool("c1", "bash", {"command": command}, 1000), lambda: pid_in(ws.cwd / "pid")
+    )
+    assert (result.text, result.error) == ("begun\n[cancelled]", True)
+    assert took < 1
+    assert is_gone(pid_in(ws.cwd / "pid"), 2)
+
+
 @pytest.mark.rule("tools.bash-cancel")
 def test_a_cancel_that_comes_with_its_call_is_heard(asker: Ref, runner: Ref, run: Run, ws: Workspace) -> None:
     """Both wait in the socket when the runner looks."""
@@ -261,12 +261,6 @@ def test_a_cancel_that_comes_with_its_call_is_heard(asker: Ref, runner: Ref, run
 
     result, took = cancelled(asker, RunTool("c1", "bash", {"command": "sleep 100"}, 1000), on_its_way)
     assert (result.text, took < 1) == ("[cancelled]", True)
-
-
-    )
-    assert (result.text, result.error) == ("begun\n[cancelled]", True)
-    assert took < 1
-    assert is_gone(pid_in(ws.cwd / "pid"), 2)
 
 
 @pytest.mark.rule("tools.grep-bad-pattern")
@@ -322,13 +316,13 @@ def test_signals_to_the_runner_leave_nothing_behind(runner: Ref, run: Run, ws: W
     assert is_gone(pid_in(ws.cwd / "pid"), 2)
 
 
-@pytest.mark.bound("tools.cancel")
 @pytest.fixture
 def short_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little time to answer a cancel."""
     monkeypatch.setenv("AERIX_BOUND_TOOLS_CANCEL", "0.2")
 
 
+@pytest.mark.bound("tools.cancel")
 @pytest.mark.rule("tools.in-a-child")
 def test_a_runner_that_does_not_answer_a_cancel_is_killed(
     short_cancel: None, asker: Ref, run: Run, runner: Ref, ws: Workspace

@@ -14,7 +14,6 @@ from aerix.tools import RUN_BY_RUNNER, TOOLS
 from aerix.tools.messages import RunTool, ToolResult
 from aerix.tools.runner import ToolRunner
 from aerix.tools.workspace import Workspace
-from aerix.turn.schema import check_input
 from tests.tools.waiting import ends, pid_in, until
 
 Run = Callable[..., ToolResult]
@@ -27,8 +26,9 @@ def spec(ws: Workspace, tmp_path: Path) -> ChildSpec:
 
 
 def test_every_tool_has_a_flat_schema_with_a_sentence() -> None:
-    assert list(TOOLS) == ["read", "write", "edit", "bash", "glob", "grep", "plan", "context"]
-    assert set(TOOLS) - {"plan", "context"} == RUN_BY_RUNNER
+    by_runner = ["read", "write", "edit", "bash", "glob", "grep", "repo_map"]
+    assert list(TOOLS) == [*by_runner, "plan", "context", "agent"]
+    assert set(by_runner) == RUN_BY_RUNNER
     for tool in TOOLS.values():
         properties, required = tool.input["properties"], tool.input["required"]
         assert isinstance(properties, dict)
@@ -41,10 +41,6 @@ def test_every_tool_has_a_flat_schema_with_a_sentence() -> None:
 @pytest.mark.rule("tools.reserved-names")
 def test_the_web_tools_are_not_among_them() -> None:
     assert not {"web_fetch", "web_search"} & set(TOOLS)
-
-
-def test_background_is_not_in_the_schema() -> None:
-    assert check_input(TOOLS["bash"].input, {"command": "true", "background": True}) is not None
 
 
 @pytest.mark.rule("tools.in-a-child")
@@ -63,7 +59,10 @@ def test_a_whole_piece_of_work(run: Run, ws: Workspace, tmp_path: Path) -> None:
 def test_an_unknown_tool_is_refused_with_the_names_of_those_there_are(run: Run) -> None:
     result = run("fly", to="the moon")
     assert result.error
-    assert result.text == "error: there is no tool 'fly'; there are bash, edit, glob, grep, read, write."
+    assert (
+        result.text
+        == "error: there is no tool 'fly'; there are bash, edit, glob, grep, read, repo_map, write."
+    )
 
 
 def test_an_error_is_a_result(run: Run) -> None:
@@ -127,8 +126,8 @@ def test_a_call_whose_runner_is_killed_is_refused_and_not_run_again(ws: Workspac
     supervisor.stop()
     supervisor.join(10)
 
-@pytest.mark.bound("tools.grace")
 
+@pytest.mark.bound("tools.grace")
 @pytest.mark.rule("tools.in-a-child")
 def test_a_runner_that_misses_its_deadline_is_killed(
     ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
