@@ -171,6 +171,12 @@ class Desk:
     def log(self) -> Path:
         return self.folder / f"session{self.count}.jsonl"
 
+    def filled(self, prompt: str, tokens: int, model: str = "") -> str:
+        """The prompt made longer, so that a context of so many tokens answers it. Of a model that counts bytes."""
+        probe = self(f"{prompt} ", model=model or self.model, max_turns=1, diff=False)
+        used = int(turns(probe.log)[0]["usage"]["prompt_tokens"])
+        return f"{prompt} {'x' * (tokens - used)}"
+
     def __call__(self, prompt: str, **changes: Any) -> Ran:
         self.count += 1
         screen = Recorder(self.heard)

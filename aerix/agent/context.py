@@ -229,7 +229,7 @@ class Context:
             return
         self._shrink(goal, unread=False)
         if unread:
-            self._shrink(self.limits.full, unread=True)
+            self._shrink(self.limits.with_results, unread=True)
         after = self.tokens
         self._not_before = after + step if before - after < step else 0
         put, removed = changes(old, self.held)

@@ -13,7 +13,7 @@ from tests.runs import Aerix, Desk, Line, Ran, call, calls, final, of, play, ses
 
 LOOK = call("plan", op="read")
 BAD: dict[str, Any] = {"text": "no turn"}
-FULL = " " + "x" * 1950
+FULL = 3240  # tokens of a prompt that leaves no room for a whole turn
 
 PLAYS: dict[str, list[dict[str, Any]]] = {
     "endless": [calls(LOOK), calls(call("plan", op="write", text="x"))] * 5,
@@ -95,9 +95,10 @@ def test_a_request_that_is_run_again_has_the_turns_that_its_log_leaves_it(desk: 
 
 @pytest.mark.rule("bounds.ledger")
 def test_a_request_that_is_run_again_has_no_new_hard_limit_hits(desk: Desk) -> None:
-    log = desk("play looks" + FULL).log
+    prompt = desk.filled("play looks", FULL)
+    log = desk(prompt).log
     assert len(spends(log, "agent.hard-limit-hits")) == 2
-    ran = again(desk, "play looks" + FULL, log)
+    ran = again(desk, prompt, log)
     assert ran.end.outcome == "killed"
     assert spends(ran.log, "agent.hard-limit-hits") == []
 
