@@ -92,7 +92,8 @@ def member_lines(member: "MemberInfo") -> list[str]:
         f"running {member.running}, waiting {member.waiting}, restarts {member.restarts}, process {member.pid}"
     )
     last = f"last restart: {member.restarted}" if member.restarted and member.restarted != member.note else ""
-    notes = [f"    {note}" for note in (*_work_lines(member), member.settings, member.note, last) if note]
+    lines = (*_work_lines(member), *_shelf_lines(member), member.settings, member.note, last)
+    notes = [f"    {note}" for note in lines if note]
     return [f"  {member.name}: {member.state}", f"    {numbers}", *notes]
 
 
@@ -108,6 +109,21 @@ def _work_lines(member: "MemberInfo") -> list[str]:
         f"{prompts}, the others {_rate(filled, done.fill_ms)}",
         f"generated {done.generated_tokens} tokens, {_rate(done.generated_tokens, done.decode_ms)}",
     ]
+
+
+def _shelf_lines(member: "MemberInfo") -> list[str]:
+    """What is kept of prompts, once something is."""
+    from aerix.pool.fit import size
+
+    return [
+        f"kept {_PLACES[shelf.name]}: {size(shelf.bytes)} of {size(shelf.limit)}, entries {shelf.entries}, "
+        f"hits {shelf.hits}, misses {shelf.misses}"
+        for shelf in member.shelves
+        if any(one.entries or one.misses for one in member.shelves)
+    ]
+
+
+_PLACES = {"resident": "in the cache", "memory": "in memory", "disk": "on disk"}
 
 
 def _rate(tokens: int, ms: float) -> str:

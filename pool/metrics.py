@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
-from aerix.pool.protocol import MemberInfo, PoolStatus
+from aerix.pool.protocol import MemberInfo, PoolStatus, ShelfInfo
 
 _MEMBER: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[MemberInfo], float]], ...] = (
     ("window_tokens", "gauge", "Tokens a context may have.", lambda m: m.window),
@@ -28,6 +28,12 @@ _MEMBER: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[MemberInfo
     ("prompt_seconds_total", "counter", "Seconds of filling prompts.", lambda m: m.totals.fill_ms / 1000),
     ("decode_seconds_total", "counter", "Seconds of generating.", lambda m: m.totals.decode_ms / 1000),
     ("resident_memory_bytes", "gauge", "Memory of the worker.", lambda m: resident_bytes(m.pid)),
+)
+_SHELF: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[ShelfInfo], float]], ...] = (
+    ("shelf_bytes", "gauge", "Bytes of rows that are kept on a shelf.", lambda s: s.bytes),
+    ("shelf_entries", "gauge", "Sequences, snapshots or files that they are in.", lambda s: s.entries),
+    ("shelf_hits_total", "counter", "Generations that found rows there.", lambda s: s.hits),
+    ("shelf_misses_total", "counter", "Generations that found none.", lambda s: s.misses),
 )
 _STATES: tuple[str, ...] = get_args(get_type_hints(MemberInfo)["state"])
 
@@ -53,6 +59,13 @@ def metrics(status: PoolStatus) -> str:
     ]  # fmt: skip
     for name, kind, text, value in _MEMBER:
         samples = [({"member": member.name}, value(member)) for member in status.members]
+        lines += _metric(f"aerix_member_{name}", kind, text, samples)
+    for name, kind, text, told in _SHELF:
+        samples = [
+            ({"member": member.name, "shelf": shelf.name}, told(shelf))
+            for member in status.members
+            for shelf in member.shelves
+        ]
         lines += _metric(f"aerix_member_{name}", kind, text, samples)
     return "".join(f"{line}\n" for line in lines)
 

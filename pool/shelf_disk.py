@@ -2,7 +2,7 @@
 
 One file a head, in a folder for each kind of rows (``Kind``): a line of the header's hash, the header as a line of JSON,
 then the parts as the engine gave them. A file is written beside its place, synced and renamed: it is whole or it is not
-there. Whatever is wrong with one costs a line in the log and a prefill. Files are written by a thread of their own.
+there. Whatever is wrong with one costs a line in the log and a prefill. Files are written by an actor of their own.
 """
 
 import contextlib
@@ -14,8 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
+from aerix.actors import Actor, Ref, launch, on
 from aerix.actors.log import log
 from aerix.pool.bounds import DISK, DISK_CLOSE, DISK_HEADER, DISK_QUEUE
 from aerix.pool.models import parts
@@ -27,6 +29,7 @@ from aerix.pool.workerargs import WorkerArgs
 _FORMAT = 1
 _STALE_S = 3600.0
 _REMEMBERED = 256
+_NUMBERS = count()
 _SUFFIX, _PART = ".rows", ".part"
 
 
@@ -98,9 +101,10 @@ class HeadFiles:
         self._kind: Kind | None = None
         self._cuttable = cuttable
         self._heads: dict[Path, _Head] = {}
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple[list[int], Rows]] = deque()
-        self._writer: threading.Thread | None = None
+        self._lock = threading.Condition()
+        self._waiting: deque[list[int]] = deque()
+        """Heads on their way to the disk."""
+        self._writer: Ref | None = None
         self._closed = False
         if known:
             self._open()
@@ -163,41 +167,42 @@ class HeadFiles:
                 return False
             known = [
                 *(head.tokens for head in self._heads.values()),
-                *(waiting for waiting, _ in self._waiting),
+                *self._waiting,
             ]
         return not any(one[: len(tokens)] == tokens if self._cuttable else one == tokens for one in known)
 
     def write(self, tokens: list[int], rows: Rows) -> None:
         """Write a head, later and elsewhere."""
+        if self._writer is None:
+            self._writer = launch(_Writer(self._write_next), f"head-files:{next(_NUMBERS)}", None)
         with self._lock:
-            self._waiting.append((tokens, rows))
-            if self._writer is None:
-                self._writer = threading.Thread(target=self._write_all, name="head-files", daemon=True)
-                self._writer.start()
+            self._waiting.append(tokens)
+        self._writer.tell(_Write(tokens, rows))
+
+    def wait(self, seconds: float) -> bool:
+        """Whether, before that time is over, all that was handed in is written or given up."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._waiting, seconds)
 
     def close(self) -> None:
-        """Take nothing more, and wait for what is being written, for a while."""
+        """Take nothing more, and wait for what is on its way, for a while."""
         with self._lock:
             self._closed = True
-            writer = self._writer
-        if writer is not None:
-            writer.join(DISK_CLOSE.value)
+        self.wait(DISK_CLOSE.value)
+        if self._writer is not None:
+            self._writer.stop()
+            self._writer.join(DISK_CLOSE.value)
 
     # --- the writer's thread --------------------------------------------------------------------------------------
 
-    def _write_all(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._writer = None
-                    return
-                tokens, rows = self._waiting[0]
-            try:
-                self._write(tokens, rows)
-            except OSError as error:
-                log("prefix.not_written", level="warning", folder=str(self._root), why=str(error))
-            with self._lock:
-                self._waiting.popleft()
+    def _write_next(self, tokens: list[int], rows: Rows) -> None:
+        try:
+            self._write(tokens, rows)
+        except OSError as error:
+            log("prefix.not_written", level="warning", folder=str(self._root), why=str(error))
+        with self._lock:
+            self._waiting.popleft()
+            self._lock.notify_all()
 
     def _write(self, tokens: list[int], rows: Rows) -> None:
         began = time.perf_counter()
@@ -259,6 +264,23 @@ def _found(path: Path, kind: Kind) -> _Head | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         _pass_over(path, str(error))
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    tokens: list[int]
+    rows: Rows
+
+
+class _Writer(Actor):
+    """Writes one head after the other."""
+
+    def __init__(self, write: Callable[[list[int], Rows], None]) -> None:
+        self._write = write
+
+    @on(_Write)
+    def _next(self, message: _Write) -> None:
+        self._write(message.tokens, message.rows)
 
 
 def _pass_over(path: Path, why: str) -> None:

@@ -135,3 +135,24 @@ def test_without_a_pool_there_are_no_metrics(pool: Daemons) -> None:
 
 def test_an_interval_of_nothing_is_a_usage_error() -> None:
     assert aerix("pool", "status", "--watch", "0").returncode == 3
+
+
+@pytest.mark.rule("prefix.shelves")
+def test_what_is_kept_where_is_shown_and_counted() -> None:
+    shelves = [
+        p.ShelfInfo("resident", 61_000_000, 402_000_000, 2, 5, 1),
+        p.ShelfInfo("memory", 0, 4 << 30, 0, 0, 1),
+    ]
+    member = replace(INFO, shelves=shelves)
+    lines = [line.strip() for line in member_lines(member)]
+    assert "kept in the cache: 61 MB of 402 MB, entries 2, hits 5, misses 1" in lines
+    assert "kept in memory: 0 MB of 4.3 GB, entries 0, hits 0, misses 1" in lines
+    text = metrics(replace(STATUS, members=[member]))
+    assert 'aerix_member_shelf_bytes{member="m",shelf="resident"} 61000000\n' in text
+    assert 'aerix_member_shelf_hits_total{member="m",shelf="resident"} 5\n' in text
+    assert 'aerix_member_shelf_misses_total{member="m",shelf="memory"} 1\n' in text
+
+
+def test_a_member_that_has_kept_nothing_yet_shows_no_shelves() -> None:
+    shelves = [p.ShelfInfo("resident", 0, 402_000_000, 0, 0, 0)]
+    assert not [line for line in member_lines(replace(INFO, shelves=shelves)) if "kept" in line]

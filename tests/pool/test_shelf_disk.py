@@ -25,8 +25,19 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda: [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def open_heads(folder: Path, kind: Kind = KIND, *, cuttable: bool = True) -> HeadFiles:
-    return HeadFiles(folder / "prefixes", lambda: kind, known=True, cuttable=cuttable)
+_opened: list[HeadFiles] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
+def open_heads(folder: Path, kind: Kind = KIND, *, cuttable: bool = True, known: bool = True) -> HeadFiles:
+    _opened.append(HeadFiles(folder / "prefixes", lambda: kind, known=known, cuttable=cuttable))
+    return _opened[-1]
 
 
 def write(heads: HeadFiles, tokens: list[int] = TOKENS, chunk: int = 4) -> None:
@@ -36,8 +47,7 @@ def write(heads: HeadFiles, tokens: list[int] = TOKENS, chunk: int = 4) -> None:
         for at in range(0, len(tokens), chunk)
     ]
     heads.write(tokens, rows)
-    while (writer := heads._writer) is not None:
-        writer.join()
+    assert heads.wait(30)
 
 
 def read(heads: HeadFiles, parts: list[Part]) -> bytes | None:
@@ -209,7 +219,7 @@ def test_after_the_end_nothing_more_is_taken(tmp_path: Path) -> None:
 
 def test_a_kind_that_is_not_known_yet_is_found_out_by_the_writer(tmp_path: Path) -> None:
     write(open_heads(tmp_path))
-    heads = HeadFiles(tmp_path / "prefixes", lambda: KIND, known=False)
+    heads = open_heads(tmp_path, known=False)
     assert heads.find(TOKENS, 10) == []
     write(heads, [77] * 10)
     assert (heads.entries, len(heads.find(TOKENS, 10))) == (2, 3)
