@@ -198,8 +198,8 @@ class Agent(Actor):
                 if self._is_over(left):
                     return turn
                 continue
-            for call, result in self._answers(turn.calls):
-                self._context.add_result(call.id, result, partial(self._entry, call))
+            for later, (call, result) in enumerate(self._answers(turn.calls), 1 - len(turn.calls)):
+                self._context.add_result(call.id, result, partial(self._entry, call), -later)
             for note in turn.notes:
                 self._context.note(note)
             self._end_circle()

@@ -27,6 +27,7 @@ from aerix.turn import prompt
 
 _OVERFLOW = "context_overflow"
 _AROUND = 48  # tokens around a result: its heading, and its role's markers
+_POINTER = 64  # tokens of a result that is its pointer alone
 _MEASURED = 200  # bytes of a result whose tokens tell how dense such texts are
 
 
@@ -129,23 +130,30 @@ class Context:
         """Log a generated turn that does not join the context."""
         self._journal.write(self._turn(segment_id, done, kept=False))
 
-    def add_result(self, call: str, result: ToolResult, entry: Callable[[ToolResult], Entry]) -> None:
+    def add_result(
+        self, call: str, result: ToolResult, entry: Callable[[ToolResult], Entry], later: int = 0
+    ) -> None:
         """Append a result in the first form that leaves room for a turn: as it is; fitted, after a compaction where
-        there is one to make; its pointer alone, whatever room there is. ``entry`` makes a segment of a result.
+        there is one to make; its pointer alone, whatever room there is.
+
+        ``entry`` makes a segment of a result. ``later`` results of the same turn are to come: room for their pointers
+        is left, else what was read first would have to give way for them.
         """
+        most = self.limits.with_results - later * _POINTER
         for form in range(min(2, APPENDS.count - 1)):
-            most = self.limits.with_results - _AROUND
-            if form > 0 and self.tokens + len(result.text.encode()) / self._rate > most:
-                self._compact()
-            room = self.limits.result if form == 0 else min(self.limits.result, most - self.tokens)
+            room = self.limits.result
+            if form > 0:
+                if self.tokens + _AROUND + len(result.text.encode()) / self._rate > most:
+                    self._compact()
+                room = min(room, most - _AROUND - self.tokens)
             result = fitted(result, max(0, int(self._rate * room)), self._spool, call)
-            if self._fits(entry(result)):
+            if self._fits(entry(result), most):
                 return
         self.add(entry(fitted(result, 0, self._spool, call)))
 
-    def _fits(self, entry: Entry) -> bool:
-        """Append a result where it leaves room for a turn, by the pool's count; else the context stays as it is."""
-        size, most = len(entry.text.encode()), self.limits.with_results
+    def _fits(self, entry: Entry, most: int) -> bool:
+        """Append a result where the context then has at most so many tokens, by the pool's count; else it stays as it is."""
+        size = len(entry.text.encode())
         if self.tokens + size / self._rate > most:
             return False
         self._pool.append(_segment(entry))

@@ -18,9 +18,10 @@ ROUNDS = 60
 def models(tmp_path_factory: pytest.TempPathFactory, model_file: Path) -> dict[int, str]:
     made = [call("bash", command=f"seq {n} {n + 3000}") for n in range(ROUNDS - 1)]
     steps = [*(calls(one, thought=f"Round {n}.") for n, one in enumerate(made)), final("at last")]
+    eight = [calls(*(call("bash", command=f"seq {n} {n + 3000}") for n in range(8))), final()]
     folder = tmp_path_factory.mktemp("model")
     return {
-        window: play(folder, {"sixty": steps}, window=window, tokenizer=str(model_file))
+        window: play(folder, {"sixty": steps, "eight": eight}, window=window, tokenizer=str(model_file))
         for window in (2048, 4096)
     }
 
@@ -69,3 +70,15 @@ def test_the_short_form_is_under_700_tokens_and_the_long_one_under_2000(model_fi
     short, long = (tokens(model_file, system_segment(window)) for window in (2048, SHORT_BELOW))
     assert 200 < short < 700
     assert short < long < 2000
+
+
+@pytest.mark.rule("context.unread-stays")
+def test_eight_large_results_of_one_turn_leave_the_first_ones_whole(desk: Desk) -> None:  # noqa: F811
+    ran = desk("play eight", max_turns=2)
+    assert ran.end.outcome == "done"
+    assert of(ran.log, "compaction") == []
+    texts = [line["text"].partition("\n")[2] for line in of(ran.log, "message") if "tool" in line]
+    assert len(texts) == 8
+    assert all("[truncated: " in text for text in texts)
+    assert texts[0].startswith("0\n1\n2\n")
+    assert texts[7].startswith("[truncated: ")
