@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aerix.session.events import Event, Job, Message, Note, SessionEnd, Token
+from aerix.session.events import Compaction, Event, Job, Message, Note, SessionEnd, Token
 from tests.runs import json_lines
 
 SHOW = """
@@ -118,3 +118,13 @@ def test_a_killed_job_is_a_line_for_the_user():
     started = Job(id="j1", state="started", how="started", command="sleep 9")
     killed = Job(id="j1", state="killed", how="killed: agent ended")
     assert show("text", started, killed) == ("", "aerix: [job j1 killed: agent ended]\n")
+
+
+@pytest.mark.rule("context.logged")
+def test_a_compaction_is_a_line_for_the_user() -> None:
+    events = [Compaction(before=21_400, after=9800), Compaction(agent="a1.c3", before=3000, after=2000)]
+    out, err = show("text", *events)
+    assert (out, err.splitlines()) == (
+        "",
+        ["aerix: compacted: 21,400 -> 9,800 tokens", "aerix: a1.c3: compacted: 3,000 -> 2,000 tokens"],
+    )

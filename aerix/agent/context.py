@@ -159,7 +159,7 @@ class Context:
         self._pool.append(_segment(entry))
         count = self._pool.counts[entry.id]
         if size > _MEASURED:
-            self._rate = min(float(BYTES_A_TOKEN), size / count)
+            self._rate = min(float(BYTES_A_TOKEN), size / max(1, count))
         if self.tokens > most or count > self.limits.result + _AROUND:
             self._pool.remove(entry.id)
             return False
