@@ -149,8 +149,8 @@ class _Model:
 
     @property
     def states(self) -> int:
-        """What recurrent layers keep for each sequence, four bytes a number."""
-        return self.header.recurrent * self.header.layers * SEQUENCES.count * 4
+        """What recurrent layers keep for each sequence, and for the one that rows come and go by; four bytes a number."""
+        return self.header.recurrent * self.header.layers * (SEQUENCES.count + 1) * 4
 
     @property
     def batch(self) -> int:

@@ -30,7 +30,7 @@ from tests.pool.test_client import until
 from tests.pool.test_member import greeted, info_of
 from tests.pool.test_remote_faults import server, turn  # noqa: F401  # the fixture
 from tests.pool.test_rendering import HI, apart  # noqa: F401  # the fixture
-from tests.pool.test_shelf_disk import KIND, TOKENS, lines, open_heads, write  # noqa: F401  # a fixture
+from tests.pool.test_shelf_disk import KIND, TOKENS, closed, lines, open_heads, write  # noqa: F401  # fixtures
 
 Open = Callable[..., Wire]
 MIB = 2**20
@@ -356,4 +356,4 @@ def test_a_head_over_the_queue_is_not_written_and_the_end_waits_no_longer_than_t
     assert list(tmp_path.glob("prefixes/*/*")) == []
     free.set()
     assert writer is not None
-    writer.join()
+    assert writer.join(PATIENCE)
