@@ -19,7 +19,13 @@ Open = Callable[..., Wire]
 PAGE = Path(__file__).parents[2] / "docs/protocol.md"
 MODEL = "scripted:/home/me/model.jsonl"
 SENDS, ANSWERS = {"→": "←", "⇒": "⇐"}, {"←": "→", "⇐": "⇒"}
-FIXED = {"pid": 4711, "pool": "0.1.0", "uptime_secs": 2.5, "socket": "/run/user/1000/aerix/pool.sock"}
+FIXED = {
+    "limit": 4294967296,
+    "pid": 4711,
+    "pool": "0.1.0",
+    "uptime_secs": 2.5,
+    "socket": "/run/user/1000/aerix/pool.sock",
+}
 LAST = ("Token", "Progress")  # answers after which more come
 
 

@@ -15,9 +15,10 @@ from aerix.pool import protocol as p
 from aerix.pool import worker as under_test
 from aerix.pool.generation import Bench
 from aerix.pool.ladder import FAULT, LADDER
+from aerix.pool.scripted import ScriptedEngine
 from aerix.pool.template import Template
 from aerix.pool.workerargs import WorkerArgs
-from tests.pool.desk import Scripts
+from tests.pool.desk import Scripts, no_model
 from tests.pool.owner import Owner, worker
 
 HI = p.Segment("u1", "user", "Hi")
@@ -276,6 +277,48 @@ def test_what_the_reader_thread_dies_of_ends_the_worker(scripts: Scripts) -> Non
     with pytest.raises(ZeroDivisionError):
         serve(Broken(ZeroDivisionError()), engine, template)
     serve(Broken(ChannelClosed()), engine, template)
+
+
+class Stiff(ScriptedEngine):
+    """Its memory cannot be cut inside a sequence; a step that is interrupted has computed its rows."""
+
+    def cut(self, sequence: int, at: int) -> bool:
+        held = self._sequences.get(sequence)
+        return not (held and 0 < at < len(held.tokens)) and super().cut(sequence, at)
+
+
+class Asked(Channel):
+    """A channel with one generation, and then the end, in the middle of its first step."""
+
+    def __init__(self) -> None:
+        self.answers: list[object] = []
+
+    def start_reader(self, take: Any) -> None:
+        self.take = take
+
+    def progress(self) -> None:
+        threading.Timer(0.05, self.take, [None]).start()
+
+    def offer(self, call: int, message: Any, *, last: bool = False) -> bool:
+        return True
+
+    def reply(self, call: int, message: Any) -> None:
+        self.answers.append(message)
+
+
+@pytest.mark.rule("prefix.uncuttable")
+def test_a_worker_that_is_stopped_in_a_step_that_cannot_be_taken_back_ends_in_order(scripts: Scripts) -> None:
+    engine = Stiff(WorkerArgs(f"scripted:{scripts.write({}, LONG)}"), no_model)
+    engine.facts = replace(engine.facts, cuttable=False)
+    channel = Asked()
+    served = under_test.Worker(channel, Bench(engine), Template(engine.vocabulary), 4)
+    channel.start_reader(served.take)
+    served.take(IncomingCall(1, p.ContextCreate(1, "m", [HI])))
+    (state,) = channel.answers
+    assert isinstance(state, p.ContextState)
+    served.take(IncomingCall(2, p.Generate(2, state.context, 100)))
+    with pytest.raises(ChannelClosed):
+        served.run()
 
 
 def test_the_arguments_survive_the_way_into_the_process() -> None:
