@@ -147,7 +147,6 @@ STOP_CONTINUES = Bound(
     "agent",
     "refuse",
     "a note: stop hook limit",
-    built=False,
 )
 JOBS_AT_FINAL = Bound(
     "jobs.at-final",

@@ -8,6 +8,8 @@ Claude Code's contract gives them on a handler's standard input; the last four e
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from aerix.actors import Actor
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -161,14 +163,14 @@ class Decision:
 class Hooks(Protocol):
     """Whatever an agent fires its events at."""
 
-    def fire(self, event: Event) -> Decision:
-        """Run every handler that matches, and merge what they decided. Never raises."""
+    def fire(self, actor: Actor, event: Event) -> Decision:
+        """Run every handler that matches, and merge what they decided; blocks ``actor``, which fires, in ``wait``."""
         ...
 
 
 class NoHooks:
     """Nothing is configured: every event goes on."""
 
-    def fire(self, event: Event) -> Decision:
+    def fire(self, actor: Actor, event: Event) -> Decision:  # the interface's
         """Go on."""
         return Decision()

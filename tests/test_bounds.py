@@ -34,6 +34,7 @@ SPECIFIED = {
     "bash.term": 2,
     "bash.cancel": 0.5,
     "jobs.at-final": 10,
+    "agent.stop-continues": 5,
     "git.call": 30,
     "pool.max-connections": 4,
     "pool.control": 30,
@@ -50,7 +51,6 @@ SPECIFIED = {
     "child.term": 2,
 }
 LATER = {
-    "agent.stop-continues": 5,
     "hooks.handler": 600,
     "hooks.handler-short": 30,
     "hooks.handler-term": 2,

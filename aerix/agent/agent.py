@@ -36,7 +36,8 @@ from aerix.agent.room import Limits, Ratios
 from aerix.agent.running import living_child
 from aerix.agent.usage import Usage
 from aerix.agent.work import Work
-from aerix.bounds import CALLS, CANCEL, CYCLES, JOURNAL, SHOWN_ANSWER, TURN_RETRIES, TURNS
+from aerix.bounds import CALLS, CANCEL, CYCLES, JOURNAL, SHOWN_ANSWER, STOP_CONTINUES, TURN_RETRIES, TURNS
+from aerix.hooks import events as hooks
 from aerix.pool.client import PoolContext, Recreated, Starting
 from aerix.pool.protocol import Constraint, Done, MemberInfo, Progress, Sampling, Token
 from aerix.session.events import AgentEnd, AgentSpawn, Message, Plan, TurnRepaired
@@ -45,7 +46,7 @@ from aerix.tools import RUN_BY_RUNNER
 from aerix.tools.messages import RunTool, ToolResult
 from aerix.turn import prompt
 from aerix.turn.parse import Call, Turn, TurnError, parse
-from aerix.turn.schema import JsonSchema, ToolSpec, turn_schema
+from aerix.turn.schema import JsonSchema, ToolSpec, check_input, turn_schema
 
 if TYPE_CHECKING:
     from aerix.agent.delegation import Delegation
@@ -134,7 +135,7 @@ class Agent(Actor):
         pool = (task.fork or PoolContext(self, places.pool, places.member.name)).owned_by(self)
         limits = Limits.of(places.member.window, task.max_new_tokens, task.ratios)
         self._context = Context(
-            pool, self._journal, self._budget, task.id, limits, task.spool, self._repeats.clear
+            pool, self._journal, self._budget, task.id, limits, task.spool, self._repeats.clear, self._fire
         )
         self._own = ContextTool(self._context, task.id)
         self._jobs = Jobs(self, self._journal, task.id, places.delegation)
@@ -195,7 +196,7 @@ class Agent(Actor):
             self._take_steering()
             turn = self._next_turn()
             if turn.final is not None:
-                if self._is_over(left):
+                if self._is_over(turn, left):
                     return turn
                 continue
             for later, (call, result) in enumerate(self._answers(turn.calls), 1 - len(turn.calls)):
@@ -204,15 +205,41 @@ class Agent(Actor):
                 self._context.note(note)
             self._end_circle()
 
-    def _is_over(self, left: int) -> bool:
+    def _is_over(self, turn: Turn, left: int) -> bool:
         """Whether a final ends the agent: not while jobs run, one of which it waits for and goes on with its result; and
-        not where the user has said something meanwhile.
+        not where the user has said something meanwhile, or a hook has it go on.
         """
         while self._jobs.running and self._jobs.wait_for_one():
             if left:
                 return False
             self._take_jobs()
-        return not (left and self._take_steering())
+        return not (left and self._take_steering()) and not self._is_sent_on(turn, left)
+
+    def _is_sent_on(self, turn: Turn, left: int) -> bool:
+        """Whether a Stop hook has the agent go on, as it may so often."""
+        task, text, times = self._task, turn.final or "", self._budget.spent(STOP_CONTINUES)
+        root = task.kind == "root"
+        stop = (
+            hooks.Stop(text, times > 0) if root else hooks.SubagentStop(task.id, task.kind, text, times > 0)
+        )
+        why = self._fire(stop).block
+        if why is None or not left:
+            return False
+        if times >= self._budget.limit(STOP_CONTINUES):
+            self._journal.note(f"stop hook limit: it had the agent go on {times} times")
+            return False
+        self._budget.spend(STOP_CONTINUES)
+        self._context.note(why)
+        return True
+
+    def _fire(self, event: hooks.Event) -> hooks.Decision:
+        """Fire hooks; what they say to the model joins the context. Ends the agent where they say so."""
+        decision = self._places.delegation.spec.extensions.fire(self, event)
+        if decision.end is not None:
+            raise Ended(Outcome("killed", f"a hook ended the agent: {decision.end}"))
+        if decision.context:
+            self._context.note(decision.context)
+        return decision
 
     def _take_jobs(self) -> None:
         """The results of jobs that have ended join the context."""
@@ -337,11 +364,39 @@ class Agent(Actor):
     def _answer(self, call: Call) -> ToolResult:
         result = None if self._jobs.running else self._repeats.answer(call)
         if result is None:
-            result = self._run_call(call)
+            result = self._run_hooked(call)
             if not self._jobs.running:  # what a job does may change any result: to look again is no repeat
                 self._repeats.note(call, result)
             self._work.note(call, result)
         return result
+
+    def _run_hooked(self, call: Call) -> ToolResult:
+        call, refused = self._before(call)
+        if refused is not None:
+            return refused
+        result = self._run_call(call)
+        self._after(call, result)
+        return result
+
+    def _before(self, call: Call) -> tuple[Call, ToolResult | None]:
+        """Let hooks see a call before it runs: as it is then to be run, or its refusal."""
+        if call.error is not None:
+            return call, None
+        decision = self._fire(hooks.PreToolUse(call.tool, call.input, call.id))
+        if decision.block is not None:
+            return call, ToolResult(f"refused: {decision.block}", error=True)
+        if (given := decision.updated_input) is None:
+            return call, None
+        tool = next((one for one in self._task.tools if one.name == call.tool), None)
+        wrong = tool and check_input(tool.input, given)
+        return replace(call, input=given, error=f"error: {wrong}" if wrong else None), None
+
+    def _after(self, call: Call, result: ToolResult) -> None:
+        """Let hooks see what a call gave; what they object to is told to the model."""
+        if call.error is None:
+            decision = self._fire(hooks.PostToolUse(call.tool, call.input, result.text, call.id))
+            if decision.block:
+                self._context.note(decision.block)
 
     def _delegate(self, calls: list[Call]) -> dict[str, ToolResult]:
         from aerix.agent.pieces import Caller, Pieces
@@ -349,11 +404,17 @@ class Agent(Actor):
         task, places = self._task, self._places
         caller = Caller(task.id, self, self._journal, places.request, places.delegation, task.spool)
         pieces = Pieces(caller)
+        checked = [self._before(call) for call in calls]
+        refused = {call.id: result for call, result in checked if result is not None}
         try:
-            found = pieces.run(calls, self._context.result_bytes)
+            found = refused | pieces.run(
+                [call for call, result in checked if result is None], self._context.result_bytes
+            )
         finally:
             self._usage = self._usage.sum(pieces.usage)
-        for call in calls:
+        for call, result in checked:
+            if result is None:
+                self._after(call, found[call.id])
             self._repeats.note(call, found[call.id])
             self._work.note(call, found[call.id])
         return found
@@ -365,6 +426,8 @@ class Agent(Actor):
             raise Ended(replace(CYCLES.end(CYCLES.count), reason=f"loop: {why}"))
 
     def _run_call(self, call: Call) -> ToolResult:
+        if call.tool == "skill":
+            return self._places.delegation.spec.extensions.skill(call.input)
         if call.error is not None:
             delegation = self._places.delegation
             barred = call.tool == "agent" and not delegation.allowed

@@ -17,6 +17,7 @@ from aerix.agent.fitting import fitted
 from aerix.agent.journal import Journal
 from aerix.agent.room import BYTES_A_TOKEN, Limits
 from aerix.bounds import APPENDS, CUT_TURN, HARD_LIMIT_HITS
+from aerix.hooks import events as hooks
 from aerix.pool.client import PoolContext
 from aerix.pool.protocol import Constraint, Done, Role, Sampling
 from aerix.pool.protocol import Segment as PoolSegment
@@ -55,8 +56,11 @@ class Context:
         limits: Limits,
         spool: Path,
         on_cut: Callable[[], None],
+        fire: Callable[[hooks.Event], hooks.Decision],
     ) -> None:
-        """``spool`` takes the whole of results that were cut; ``on_cut`` hears of each change before the end."""
+        """``spool`` takes the whole of results that were cut; ``on_cut`` hears of each change before the end; ``fire`` fires
+        hooks.
+        """
         self._pool = pool
         self._journal = journal
         self._budget = budget
@@ -64,6 +68,7 @@ class Context:
         self.limits = limits
         self._spool = spool
         self._on_cut = on_cut
+        self._fire = fire
         self._about: dict[str, tuple[str, str | None]] = {}
         self._notes = count(1)
         self._not_before = 0
@@ -235,6 +240,8 @@ class Context:
         old, before, step = self.held, self.tokens, self.limits.step
         if before < self._not_before or (not unread and freed(old, compact(old, before - goal)) < step):
             return
+        if self._fire(hooks.PreCompact("auto")).block is not None:
+            return
         self._shrink(goal, unread=False)
         if unread:
             self._shrink(self.limits.with_results, unread=True)
@@ -246,6 +253,7 @@ class Context:
                 Compaction(agent=self._agent, before=before, after=after, put=put, removed=removed)
             )
             self.note(prompt.compacted(before, after))
+        self._fire(hooks.ContextCompact("auto", before, after))
 
     def _shrink(self, goal: int, *, unread: bool) -> None:
         """Each round gives way more than the last one, until the pool's own count is at the goal."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
+from typing import Literal
 
 from aerix.actors import (
     Actor,
@@ -34,6 +35,7 @@ from aerix.agent.running import FOREVER_S, living_child, run_agent
 from aerix.agent.shared import Forked, ForkShared, shared_child
 from aerix.agent.usage import Usage
 from aerix.bounds import CANCEL, PIECE_REASON, PIECE_RETRIES, TURNS
+from aerix.hooks import events as hooks
 from aerix.prompts import load
 from aerix.session.events import PieceState, Verdict
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
@@ -186,7 +188,9 @@ class Piece(Actor):
         result = self._run(replace(task, final=VERDICT), self._delegation.below(forked.member))
         self._checks = result.work.commands
         passed, reason = _verdict(result)
-        self._journal.write(Verdict(agent=task.id, verdict="pass" if passed else "fail", reason=reason))
+        verdict: Literal["pass", "fail"] = "pass" if passed else "fail"
+        self._journal.write(Verdict(agent=task.id, verdict=verdict, reason=reason))
+        self._fire(hooks.Verify(task.id, verdict, reason))
         return passed, reason
 
     def _task(self, agent: str, kind: str, entries: Sequence[Entry], tools: tuple[ToolSpec, ...]) -> Task:
@@ -202,6 +206,21 @@ class Piece(Actor):
             spec.ratios,
         )
 
+    def _with_hooks(self, task: Task) -> Task:
+        """The agent is about to begin; what hooks say for it stands at the end of its first segments."""
+        self._fire(hooks.AgentSpawn(task.id, task.kind))
+        text = self._fire(hooks.SubagentStart(task.id, task.kind)).context
+        added = (
+            (Entry("hooks", "user", f"# Hook context\n{text}", "instructions", pinned=True),) if text else ()
+        )
+        return replace(task, segments=task.segments + added)
+
+    def _fire(self, event: hooks.Event) -> hooks.Decision:
+        decision = self._delegation.spec.extensions.fire(self, event)
+        if decision.end is not None:
+            raise Refused("hook_blocked", f"a hook ended the piece: {decision.end}")
+        return decision
+
     def _run(self, task: Task, delegation: Delegation) -> Result:
         """Run an agent to its end. It and its tool runner are gone when the next one begins."""
         request, around = self._delegation.spec, self._delegation.places
@@ -210,6 +229,7 @@ class Piece(Actor):
         places = Places(
             around.log, around.screen, around.pool, self._supervisor, delegation.member, tools, delegation
         )
+        task = self._with_hooks(task)
         child = ChildSpec(
             task.id,
             lambda: Agent(replace(task, sampling=drawn), places, self._ledger),

@@ -24,17 +24,20 @@ from aerix.actors import (
 from aerix.agent.changes import Changes
 from aerix.agent.delegation import Rules
 from aerix.agent.ended import crash
+from aerix.agent.extensions import Extensions, NoExtensions
 from aerix.agent.journal import Journal
 from aerix.agent.room import Ratios
 from aerix.agent.running import run_agent
 from aerix.agent.usage import Usage
 from aerix.bounds import CANCEL, DIFF, TURNS
-from aerix.exits import BUDGET, CANCELS, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE
+from aerix.exits import BLOCKED, BUDGET, CANCELS, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE
+from aerix.hooks import events as hooks
 from aerix.pool.client import POOL_UNREACHABLE, PoolContext, Starting, load_member
 from aerix.pool.protocol import MemberInfo, Sampling
 from aerix.session.events import ROOT, Route, SessionEnd, SessionStart
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
 
+_BLOCKED = "hook_blocked"
 _CODES = {"done": DONE, "budget": BUDGET}
 _AGENT_SHARE = 0.8
 """Of the time for a cancel: how long the agent may take to end; the rest is for the diff."""
@@ -63,6 +66,10 @@ class RequestSpec:
     delegation: Rules = field(default_factory=Rules)
     samplings: dict[str, Sampling] = field(default_factory=dict)
     """How the tokens of other models are drawn, by their references; of one that is not here as the main one's."""
+    extensions: Extensions = field(default_factory=NoExtensions)
+    """What is fired at, and asked for skills."""
+    hook_context: str = ""
+    """What hooks said for the model when the session began."""
     earlier: tuple[tuple[str, str], ...] = ()
     """The prompts of this session before this one, each with its answer."""
     spent: tuple[Spent, ...] = ()
@@ -136,9 +143,28 @@ class Request(Actor):
         if self._cancelled is not None:
             raise Cancelled(self._cancelled)
         member = self._load()
+        self._begin_with_hooks()
         route = self._route(member, changes)
+        self._fire(hooks.RouteDecision(route))
         changes.begin()
         return self._run_root(member, route)
+
+    def _begin_with_hooks(self) -> None:
+        """What hooks and skills make of the prompt, and add to it. A block of the prompt ends the request."""
+        spec = self._spec
+        begun = self._fire(hooks.SessionStart("startup"))
+        prompt = spec.extensions.prompt(spec.prompt)
+        asked = self._fire(hooks.UserPromptSubmit(prompt))
+        if asked.block is not None:
+            raise Refused(_BLOCKED, f"a hook blocked the prompt: {asked.block}")
+        text = "\n\n".join(filter(None, (prompt, asked.context)))
+        self._spec = replace(spec, prompt=text, hook_context=begun.context)
+
+    def _fire(self, event: hooks.Event) -> hooks.Decision:
+        decision = self._spec.extensions.fire(self, event)
+        if decision.end is not None:
+            raise Refused(_BLOCKED, f"a hook ended the request: {decision.end}")
+        return decision
 
     def _load(self) -> MemberInfo:
         spec = self._spec
@@ -178,6 +204,7 @@ class Request(Actor):
         child, notes = root_agent(self._spec, self._places, member, self._ledger, route)
         for note in notes:
             self._journal.note(note)
+        self._fire(hooks.AgentSpawn(ROOT, "root"))
         result = run_agent(self, self._places.supervisor, child, self._agent_s)
         self._usage = self._usage.sum(result.usage)
         self._turns = result.turns
@@ -198,6 +225,8 @@ class Request(Actor):
         if refused.code in OUTPUT_LOST:
             self._journal.mute()
             return STDOUT_CLOSED if refused.code == "stdout_closed" else FAILED
+        if refused.code == _BLOCKED:
+            return BLOCKED
         return NO_POOL if refused.code in POOL_UNREACHABLE else FAILED
 
     def _cancelled_end(self, outcome: Outcome) -> tuple[Outcome, int]:
@@ -224,7 +253,13 @@ class Request(Actor):
             turns=self._turns,
             exit=code,
         )
-        return self._tell(end)
+        return self._end_with_hooks(self._tell(end))
+
+    def _end_with_hooks(self, end: SessionEnd) -> SessionEnd:
+        """It is over, whatever they say."""
+        with suppress(Cancelled, Refused, DeadlineExceeded):
+            self._fire(hooks.SessionEnd("other"))
+        return end
 
     def _diff_s(self, outcome: Outcome) -> float:
         """Seconds for the diff: what is left of a cancel's time."""

@@ -38,6 +38,7 @@ def root_agent(
     delegation = Delegation(spec, places, found, member)
     entries = [
         *shared_entries(found, member.window),
+        *_from_hooks(spec),
         *_earlier(spec),
         Entry("prompt", "user", spec.prompt, "prompt", pinned=True),
     ]
@@ -60,6 +61,11 @@ def shared_entries(instructions: Instructions, window: int) -> tuple[Entry, ...]
     if text := fit(instructions, window):
         entries.append(Entry("instructions", "user", text, "instructions", pinned=True))
     return tuple(entries)
+
+
+def _from_hooks(spec: "RequestSpec") -> Iterator[Entry]:
+    if text := spec.hook_context:
+        yield Entry("hooks", "user", f"# Hook context\n{text}", "instructions", pinned=True)
 
 
 def _earlier(spec: "RequestSpec") -> Iterator[Entry]:

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+from aerix.actors import Actor
 from aerix.hooks import events
 from aerix.hooks.events import Decision, Event, NoHooks, PreToolUse, UserPromptSubmit
 
@@ -28,4 +29,4 @@ def test_every_matched_field_is_one_of_the_events_own():
 
 
 def test_without_handlers_every_event_goes_on():
-    assert Decision() == NoHooks().fire(UserPromptSubmit(prompt="hello"))
+    assert Decision() == NoHooks().fire(Actor(), UserPromptSubmit(prompt="hello"))
