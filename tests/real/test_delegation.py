@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import jsonschema
@@ -12,11 +13,12 @@ from aerix.pool.client import PoolSettings
 from aerix.session.replay import replay
 from aerix.tools import TOOLS
 from aerix.turn.pieces import VERDICT
-from aerix.turn.schema import turn_schema
+from aerix.turn.schema import JsonSchema, ToolSpec, turn_schema
 from tests.agent.test_delegation import load, resumed, shared, spawned, told
 from tests.runs import Desk, call, calls, daemon, final, of, play, turns  # noqa: F401 - a fixture
 
 BRIEFS = ("Say hello.", "Name a colour.", "Say what README.md is for.", "Count to three.")
+SHORT: JsonSchema = {"type": "string", "minLength": 1, "maxLength": 40}
 PIECES = [f"a1.c{n}" for n in range(1, len(BRIEFS) + 1)]
 
 
@@ -31,7 +33,13 @@ def test_four_implementers_at_once_resume_where_the_first_of_them_built_the_shar
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever so small a model says is taken for its final, so that there is something to verify."""
+    """So small a model is held to a short final, whatever it says, so that there is something to verify."""
+
+    def short(tools: Sequence[ToolSpec], final: JsonSchema | None = None, **more: int) -> JsonSchema:
+        return turn_schema(tools, final or SHORT, **more)
+
+    monkeypatch.setattr("aerix.agent.agent.turn_schema", short)
+    monkeypatch.setattr("aerix.turn.schema.THOUGHT_CHARS", 40)
     monkeypatch.setattr("aerix.agent.piece.allowed_tools", lambda _: ())
     monkeypatch.setattr(sys.modules["aerix.turn.parse"], "EXAMPLE_ANSWER", None)
     monkeypatch.setenv("AERIX_BOUND_AGENT_TURN_RETRIES", "0")
@@ -44,9 +52,9 @@ def test_four_implementers_at_once_resume_where_the_first_of_them_built_the_shar
     planner = play(tmp_path, {"pieces": [calls(*made), final("all")]}, window=16384, tokenizer=real)
     rules = Rules(turns=1, retries=0)
     ran = Desk(daemon, git_repo, tmp_path, planner)(
-        "play pieces", route="plan", delegation=rules, max_new_tokens=160, diff=False
+        "play pieces", route="plan", delegation=rules, max_new_tokens=256, diff=False
     )
-    assert (ran.end.outcome, ran.end.text) == ("done", "all")
+    assert (ran.end.outcome, ran.end.text) == ("done", "all"), ran.end.reason
     verifiers = [f"{piece}.v1" for piece in PIECES]
     assert sorted(spawned(ran)) == sorted(["a1", *PIECES, *verifiers])
     assert {line["member"] for line in of(ran.log, "agent.spawn") if line["agent"] != "a1"} == {real}
