@@ -201,7 +201,7 @@ def test_a_piece_sees_its_brief_and_nothing_of_the_conversation(desk: Desk) -> N
     assert of(ran.log, "verdict")[0]["verdict"] == "pass"
 
 
-@pytest.mark.rule("agent.pieces-last")
+@pytest.mark.rule("agent.agent-calls-last")
 def test_pieces_run_after_the_other_calls_and_results_stand_in_call_order(desk: Desk) -> None:
     ran = desk("play mixed")
     mine = [line for line in results(ran.log) if line["agent"] == "a1"]
