@@ -7,6 +7,7 @@ there. Only the last one uses the network, and only edges call it: the pool load
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -132,7 +133,7 @@ def parse_reference(ref: str) -> Reference:
             return address(ref)
     if ref in CATALOGUE:
         return CatalogueRef(ref)
-    if "/" not in ref and not ref.endswith(".gguf") and not Path(ref).exists():
+    if "/" not in ref and not ref.endswith(".gguf") and not _exists(Path(ref)):
         raise _unknown(ref, f"it is not known: give {_TAKEN}")
     return FileRef(_absolute(ref))
 
@@ -194,7 +195,16 @@ def resolve(ref: str) -> ResolvedModel:
     Raises Refused: ``model_unknown``, ``model_missing`` (no such file, or it cannot be read), ``model_not_gguf``,
     ``model_ambiguous`` (a repository of the hub of which several files are here).
     """
-    match parse_reference(ref):
+    try:
+        return _resolved(parse_reference(ref))
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise Refused(
+            "model_missing", f"model {ref!r:.200} cannot be read: {error.strerror or error}"
+        ) from None
+
+
+def _resolved(reference: Reference) -> ResolvedModel:
+    match reference:
         case ScriptRef(path):
             name = f"scripted:{path}"
             return ResolvedModel(name, "scripted", path, _size_of_file(path), None, small=False, present=True)
@@ -266,8 +276,11 @@ def check_gguf(path: Path, size: int | None = None) -> int:
     Raises Refused ``model_missing`` or ``model_not_gguf``, before a worker is started for it.
     """
     actual = _size_of_file(path)
-    with path.open("rb") as file:
-        head = file.read(8)
+    try:
+        with path.open("rb") as file:
+            head = file.read(8)
+    except OSError as error:
+        raise _unreadable(path, error) from None
     if head[:4] != _MAGIC:
         raise Refused(
             "model_not_gguf",
@@ -330,7 +343,19 @@ def _better_file(model: ResolvedModel) -> Path | None:
 
 
 def _absolute(text: str) -> Path:
-    return Path(os.path.abspath(Path(text).expanduser()))  # noqa: PTH100 - links stay as the user wrote them
+    path = Path(text)
+    with suppress(
+        RuntimeError
+    ):  # ~somebody whom this machine does not know: then it is a name like any other
+        path = path.expanduser()
+    return Path(os.path.abspath(path))  # noqa: PTH100 - links stay as the user wrote them
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # no name that a file can have
+        return False
 
 
 def _size_of_file(path: Path) -> int:
@@ -341,4 +366,8 @@ def _size_of_file(path: Path) -> int:
         with path.open("rb"):
             return path.stat().st_size
     except OSError as error:
-        raise Refused("model_missing", f"model file {path} cannot be read: {error.strerror}") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> Refused:
+    return Refused("model_missing", f"model file {path} cannot be read: {error.strerror}")

@@ -219,3 +219,23 @@ def until(look: Callable[[], object], wanted: object) -> None:
     end = monotonic() + PATIENCE
     while (seen := look()) != wanted:
         assert monotonic() < end, f"{seen} is not {wanted}"
+
+
+def test_a_reference_that_the_system_cannot_even_look_at_is_refused_and_the_pool_stays(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    ref = script()
+    one = wire(pool(ref).socket)
+    one.hello()
+    worker = members(one)[ref]["pid"]
+    for bad, code in (
+        ("/proc/self/mem", "model_missing"),  # opens, and cannot be read
+        ("~no-such-user/m.gguf", "model_missing"),
+        ("scripted:~no-such-user/s.jsonl", "model_missing"),
+        ("x" * 5000, "model_unknown"),
+        ("x" * 5000 + ".gguf", "model_missing"),
+    ):
+        assert one.ask("MemberLoad", ref=bad)["code"] == code
+    assert one.ask("MemberLoad", ref="x" * 5000, file="/proc/self/mem")["code"] == "model_unknown"
+    assert one.ask("MemberLoad", ref="hf:a/b", file="/proc/self/mem")["code"] == "model_missing"
+    assert members(one)[ref]["pid"] == worker
