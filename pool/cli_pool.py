@@ -1,6 +1,7 @@
 """``aerix pool …``: be the pool, start it, ask it, end it."""
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,10 @@ _NUMBERS = {
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
-    return value
+    with suppress(ValueError):
+        if 0 <= (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
 
 
 def _interval(text: str) -> float:
@@ -128,17 +129,17 @@ def _interval(text: str) -> float:
 
 
 def _bytes(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of bytes")
-    return value
+    with suppress(ValueError):
+        if (value := int(text)) >= 0:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not a number of bytes")
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    with suppress(ValueError):
+        if (value := int(text)) >= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not a positive number")
 
 
 # --- aerix pool ---------------------------------------------------------------------------------------------------
@@ -188,6 +189,8 @@ def _load_flags(args: argparse.Namespace) -> dict[str, Any]:
             flags["template"] = args.template.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise Refused("bad_flags", f"the template {args.template} cannot be read: {error}") from None
+        if not flags["template"].strip():  # it would be as if there were none
+            raise Refused("bad_flags", f"the template {args.template} is empty")
     return flags
 
 

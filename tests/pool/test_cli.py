@@ -176,3 +176,26 @@ def test_a_usage_error_ends_with_exit_code_3(words: tuple[str, ...]) -> None:
     told = aerix(*words)
     assert told.returncode == 3
     assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "what"),
+    [
+        ("--window", "abc", "a positive number"),
+        ("--max-batch", "0", "a positive number"),
+        ("--context-budget", "1GB", "a number of bytes"),
+        ("--idle-timeout", "soon", "a number of seconds"),
+    ],
+)
+def test_a_flag_that_takes_a_number_says_so(flag: str, value: str, what: str) -> None:
+    said = aerix("pool", "start", flag, value)
+    assert said.returncode == 3
+    assert said.stderr.endswith(f"argument {flag}: {value} is not {what}\n")
+
+
+def test_an_empty_template_is_refused(pool: Daemons, script: Scripts, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jinja"
+    empty.write_text("\n")
+    said = aerix("pool", "--socket", str(pool.socket), "--load", script(), "--template", str(empty))
+    assert said.returncode == 4
+    assert said.stderr.endswith(f"the template {empty} is empty\n")
