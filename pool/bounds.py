@@ -184,7 +184,9 @@ MEMORY = Bound(
     "refuse",
     "refused: no_memory",
 )
-MEMBER_LOAD = Bound("pool.member-load", 900, "seconds", "Member", "kill", "refused: load_failed")
+MEMBER_LOAD = Bound(
+    "pool.member-load", 900, "seconds", "Member", "kill", "refused: load_failed", "pool.start_timeout_secs"
+)
 MEMBER_RESTARTS = Bound(
     "pool.member-restarts", 3, "restarts a window", "Member", "stop", "refused: member_failed"
 )
@@ -316,7 +318,7 @@ PASSED_OVER = Bound(
     "worker.passed-over", 2, "times that a generation is passed over", "worker", "wait", "it is the next one"
 )
 PROMPT_SLICE = Bound(
-    "worker.prompt-slice", 96, "rows of a prompt beside replies", "worker", "wait", "more steps"
+    "worker.prompt-slice", 64, "rows of a prompt beside replies", "worker", "wait", "more steps"
 )
 REPLY_SLICE = Bound("worker.reply-slice", 64, "rows of a reply a step", "worker", "wait", "more steps")
 SCHEMA_STATES = Bound(

@@ -199,12 +199,16 @@ class Dialler:
                 self._fail("pool_exited", f"{why}: see {self._settings.log}")
                 return False
             self._starts += 1
-            self._watch(start_daemon(self._settings.start_command(), self._settings.log))
+            self._watch(self._start_daemon())
         except OSError as error:
             what = error.filename or self._settings.start_command()[0]
             self._fail("pool_exited", f"the pool could not be started: {what}: {error.strerror}")
             return False
         return True
+
+    def _start_daemon(self) -> Starter:
+        settings = self._settings
+        return start_daemon(settings.start_command(), settings.log, settings.start_timeout_s)
 
     def _watch(self, starter: Starter) -> None:
         self._starter = starter

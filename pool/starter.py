@@ -9,7 +9,7 @@ from pathlib import Path
 from aerix.actors.bounds import CHILD_TERM
 from aerix.actors.os_linux import pidfd_open, signal_group
 from aerix.pool.address import make_folder
-from aerix.pool.bounds import START_LOG
+from aerix.pool.bounds import MEMBER_LOAD, START_LOG
 
 started: set[int] = set()
 """Daemons that this process started and that have not ended: children that outlive it by intent, to be spared by
@@ -66,8 +66,11 @@ class Starter:
         return lines[-1][:500] if lines else "it said nothing"
 
 
-def start_daemon(command: list[str], log: Path) -> Starter:
-    """Start a daemon, its output appended to ``log``. Raises OSError, naming the program or the file."""
+def start_daemon(command: list[str], log: Path, load_s: float) -> Starter:
+    """Start a daemon, its output appended to ``log``; a member has ``load_s`` seconds to load.
+
+    Raises OSError, naming the program or the file.
+    """
     make_folder(log.parent)
     out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -76,7 +79,7 @@ def start_daemon(command: list[str], log: Path) -> Starter:
         said_before = os.fstat(out).st_size
         # posix_spawn: no fork in a process with threads, and no object that must outlive the daemon.
         pid = os.posix_spawnp(
-            command[0], command, _environment(), setsid=True, setsigmask=[], setsigdef=[signal.SIGINT, signal.SIGPIPE],
+            command[0], command, _environment(load_s), setsid=True, setsigmask=[], setsigdef=[signal.SIGINT, signal.SIGPIPE],
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, out, 1),
@@ -89,9 +92,10 @@ def start_daemon(command: list[str], log: Path) -> Starter:
     return Starter(pid, log, said_before)
 
 
-def _environment() -> dict[str, str]:
-    """The daemon's: it outlives its starter, and keeps a log of its own."""
-    return {name: value for name, value in os.environ.items() if name != "AERIX_LOG_FILE"}
+def _environment(load_s: float) -> dict[str, str]:
+    """The daemon's: it outlives its starter, keeps a log of its own, and loads within what its starter waits."""
+    inherited = {name: value for name, value in os.environ.items() if name != "AERIX_LOG_FILE"}
+    return {MEMBER_LOAD.variable: f"{load_s:g}", **inherited}
 
 
 def default_command() -> tuple[str, ...]:

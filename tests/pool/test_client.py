@@ -460,6 +460,21 @@ def test_a_pool_is_started_in_a_session_of_its_own_and_stays(
     starter.started.discard(welcome.pid)
 
 
+@pytest.mark.rule("bounds.load")
+def test_a_pool_that_is_started_lets_a_model_load_as_long_as_its_starter_waits(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
+    link = client.link(autostart=True, start_timeout_s=77)
+    welcome = link.ask(Connect(), PATIENCE)
+    environment = Path(f"/proc/{welcome.pid}/environ").read_bytes().split(b"\0")
+    link.stop()
+    assert link.join(PATIENCE)
+    client.link().ask(p.StopPool(0), PATIENCE)
+    os.waitpid(welcome.pid, 0)
+    starter.started.discard(welcome.pid)
+    assert b"AERIX_BOUND_POOL_MEMBER_LOAD=77" in environment
+
+
 @pytest.mark.rule("pool.one-daemon")
 def test_two_clients_that_start_a_pool_at_once_end_with_one(
     pool: Daemons, script: Scripts, client: Clients

@@ -212,6 +212,7 @@ def test_a_ladder_that_is_used_up_refuses_the_load(script: Scripts, monkeypatch:
     assert refusal.value.code == "load_failed"
 
 
+@pytest.mark.rule("bounds.load")
 @pytest.mark.bound("pool.member-load")
 def test_a_load_that_takes_too_long_is_refused(script: Scripts, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Worker):

@@ -4,6 +4,8 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,24 +155,23 @@ def test_rows_of_another_model_or_release_are_not_taken(tmp_path: Path, lines: A
 
 @pytest.mark.rule("prefix.disk-whole")
 def test_a_file_that_does_not_fit_the_disk_leaves_nothing_and_the_work_goes_on(
-    tmp_path: Path, lines: Any, small_files: None
+    tmp_path: Path, lines: Any
 ) -> None:
-    heads = open_heads(tmp_path)
-    write(heads, list(range(200)))
+    # In a process of its own: the tests' own output may go into a file.
+    code = f"from tests.pool.test_shelf_disk import on_a_full_disk; on_a_full_disk({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
     assert list(tmp_path.glob("prefixes/*/*")) == []
     assert [line["event"] for line in lines()] == ["prefix.not_written"]
-    assert heads.lacks(TOKENS)
 
 
-@pytest.fixture
-def small_files() -> Iterator[None]:
+def on_a_full_disk(folder: str) -> None:
     """No file of this process may grow over 1,000 bytes: for a writer that is like a disk that is full."""
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    heads = open_heads(Path(folder))
+    write(heads, list(range(200)))
+    assert heads.lacks(TOKENS)
+    heads.close()
 
 
 def test_what_a_writer_that_died_has_left_is_taken_away_later(tmp_path: Path) -> None:
