@@ -199,14 +199,18 @@ def run_start(args: argparse.Namespace) -> int:
     from aerix.actors import Refused
     from aerix.pool.client import Connect
     from aerix.pool.models import ensure_model
+    from aerix.pool.starter import started
 
     try:
         loads = [ensure_model(ref, note).name for ref in args.load or ()]
-        settings = pool_settings(args, load=tuple(loads), flags=tuple(_start_flags(args)))
+        flags = _start_flags(args)
+        settings = pool_settings(args, load=tuple(loads), flags=tuple(flags))
         welcome = ask_pool(settings, Connect(), settings.start_timeout_s + 1)
     except Refused as refusal:
         return complain(refusal.message, exit_code(refusal))
     out(f"the pool answers on {settings.socket} (process {welcome.pid})")
+    if (loads or flags) and welcome.pid not in started:
+        note("it ran already, and took none of these flags: `aerix pool load REF` loads one more model")
     return 0
 
 

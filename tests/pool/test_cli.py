@@ -199,3 +199,11 @@ def test_an_empty_template_is_refused(pool: Daemons, script: Scripts, tmp_path: 
     said = aerix("pool", "--socket", str(pool.socket), "--load", script(), "--template", str(empty))
     assert said.returncode == 4
     assert said.stderr.endswith(f"the template {empty} is empty\n")
+
+
+def test_start_says_that_a_pool_that_runs_takes_no_flags(pool: Daemons, script: Scripts) -> None:
+    pool(script())
+    plain, flagged = aerix("pool", "start"), aerix("pool", "start", "--load", script())
+    assert (plain.returncode, plain.stderr, flagged.returncode) == (0, "", 0)
+    assert flagged.stdout == plain.stdout
+    assert "took none of these flags: `aerix pool load REF`" in flagged.stderr
