@@ -6,6 +6,7 @@ import os
 import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from aerix import __version__, folders
 from aerix.actors import (
@@ -154,6 +155,14 @@ def _model(settings: Settings) -> str:
     return model.name
 
 
+def _decision(settings: Settings, main: str) -> dict[str, Any]:
+    """The model that routes, where it is another one than the main one: its file fetched, its flags."""
+    ref = settings.models.decision
+    if ref is None or (model := ensure_model(ref, complain)).name == main:
+        return {}
+    return {"decision": model.name, "decision_flags": load_flags(settings, model.name, ref)}
+
+
 def _names(settings: Settings, model: str) -> tuple[str, str]:
     """The model's names: as the pool takes it, and as the user wrote it."""
     return model, settings.models.main or DEFAULT_MODEL
@@ -175,6 +184,7 @@ def _request(
         sampling=sampling(settings, *names),
         diff=not args.no_diff,
         route=args.route,
+        **_decision(settings, start.model),
         delegation=_rules(settings),
         samplings={ref: sampling(settings, ref) for ref in settings.models.by_ref},
         ratios=Ratios(settings.context.soft_ratio, settings.context.target_ratio),

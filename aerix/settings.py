@@ -58,6 +58,7 @@ class Models:
     """``[models]``: which model plays which role, and the settings of single models by their reference."""
 
     main: str | None
+    decision: str | None
     by_ref: Mapping[str, ModelSettings]
 
     def of(self, *refs: str) -> ModelSettings:

@@ -74,8 +74,7 @@ def _key(
 
 KEYS: tuple[Key, ...] = (
     _key("models.main", _text(), None, "The model of every agent. Not set: one that is found, else the embedded one."),
-    _key("models.decision", _text(), None, "The model that routes. Not set: the main one.",
-         missing="a second model for decisions is not built yet"),
+    _key("models.decision", _text(), None, "The model that routes. Not set: the main one."),
     _key("models.REF.window", _count(256, 16_777_216), None, "Tokens of this model's window. Not set: the largest of 8k, 16k, 32k that it was trained for and that fits."),
     _key("models.REF.threads", _count(1, 4096), None, "Threads that this model computes with, at most."),
     _key("models.REF.cells", _count(256, 16_777_216), None, "Tokens for all of this model's contexts together. Not set: the window, and a quarter of it and 1k for each further generation of a batch, where they fit."),

@@ -127,6 +127,15 @@ def test_a_session_has_a_uuid_and_a_log_under_its_projects_key(aerix: Aerix) -> 
     assert (begin["type"], begin["cwd"], begin["model"]) == ("session.start", str(aerix.cwd), aerix.model)
 
 
+@pytest.mark.rule("route.decision-member")
+def test_a_model_for_decisions_is_a_setting(aerix: Aerix, tmp_path: Path) -> None:
+    decision = play(tmp_path, {"answer": [{"text": "investigate"}]})
+    chosen = f"models.decision={json.dumps(decision)}"
+    done = aerix("-p", "play answer", "--output-format", "stream-json", "-c", chosen)
+    (route,) = [event for event in map(json.loads, done.out.splitlines()) if event["type"] == "route"]
+    assert (done.code, route["route"]) == (0, "investigate")
+
+
 @pytest.mark.rule("headless.closed-stdout")
 @pytest.mark.rule("cli.no-traceback")
 @pytest.mark.parametrize("form", ["text", "json", "stream-json"])

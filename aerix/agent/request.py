@@ -63,6 +63,9 @@ class RequestSpec:
     ratios: Ratios = field(default_factory=Ratios)
     route: str | None = None
     """The route that the user named; None has the request classified."""
+    decision: str | None = None
+    """The model that classifies, as the pool takes it; None: the main one."""
+    decision_flags: dict[str, Any] = field(default_factory=dict)
     delegation: Rules = field(default_factory=Rules)
     samplings: dict[str, Sampling] = field(default_factory=dict)
     """How the tokens of other models are drawn, by their references; of one that is not here as the main one's."""
@@ -191,12 +194,19 @@ class Request(Actor):
             return self._spec.route
         from aerix.agent.route import classify
 
-        context = PoolContext(self, self._places.pool, member.name)
+        context = PoolContext(self, self._places.pool, self._decision(member).name)
         route, usage = classify(context, self._spec.prompt, asked=changes.start, heard=changes.heard)
         if usage is not None:
             self._usage = self._usage.plus(usage)
         self._journal.write(route)
         return route.route
+
+    def _decision(self, main: MemberInfo) -> MemberInfo:
+        """The member that classifies; the first request of a session waits for it to load."""
+        spec = self._spec
+        if spec.decision is None:
+            return main
+        return load_member(self, self._places.pool, spec.decision, spec.decision_flags, self._heard)
 
     def _run_root(self, member: MemberInfo, route: str) -> tuple[Outcome, str]:
         from aerix.agent.root import root_agent

@@ -70,6 +70,8 @@ LOOSE: dict[str, list[dict[str, Any]]] = {
         final(),
     ],
     "nine": [calls(*[LOOK] * 9), final()],
+    "silent": [{"text": ""}] * 3,
+    "blank final": [{"text": '{"thought":"","final":""}'}] * 3,
 }
 
 
@@ -122,6 +124,15 @@ def test_a_turn_that_does_not_parse_three_times_fails_and_is_quoted(desk: Desk, 
     assert repr(NONSENSE[:200]) in ran.end.reason
     assert NONSENSE[:201] not in ran.end.reason
     assert ran.end.text == ""
+    assert len(turns(ran.log)) == 3
+
+
+@pytest.mark.rule("turn.empty-answer")
+@pytest.mark.parametrize("name", ["silent", "blank final"])
+def test_an_empty_answer_is_asked_again_and_is_no_success(desk: Desk, loose: str, name: str) -> None:
+    ran = desk(f"play {name}", model=loose)
+    assert outcome(ran) == ("failed", 1)
+    assert "empty" in ran.end.reason
     assert len(turns(ran.log)) == 3
 
 

@@ -56,3 +56,17 @@ def test_a_request_that_cannot_be_classified_takes_the_default(desk: Desk, tmp_p
     small = play(tmp_path_factory.mktemp("small"), {"plain": [final()]}, window=4096)
     (route,) = of(desk("play plain " + "x" * 4000, model=small, diff=False).log, "route")
     assert (route["route"], route["default"]) == ("edit", True)
+
+
+@pytest.mark.rule("route.decision-member")
+def test_a_decision_member_routes_and_the_root_runs_on_main(
+    desk: Desk, daemon: PoolSettings, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    decision = play(tmp_path_factory.mktemp("decision"), {"plain": [{"text": "answer"}]})
+    ran = desk("play plain", decision=decision, decision_flags={"window": 2048}, diff=False)
+    (route,) = of(ran.log, "route")
+    assert (route["route"], route["default"]) == ("answer", False)
+    assert ran.end.outcome == "done"
+    members = {member.name: member for member in pool_status(daemon).members}
+    used = members[f"{decision} window=2048"]
+    assert (used.window, used.totals.generations, used.contexts) == (2048, 1, 0)

@@ -130,6 +130,17 @@ def test_a_miss_says_that_the_file_changed_since_it_was_read(ws: Workspace, call
     assert "(the file changed since it was read)" in refused(call, path="a.py", old="before", new="x")
 
 
+@pytest.mark.rule("tools.once-by-changes")
+def test_what_one_agent_writes_has_changed_for_every_other_agent(ws: Workspace, call: Call) -> None:
+    other = Workspace(ws.cwd, ws.cwd)
+    (ws.cwd / "a.py").write_text("before\n")
+    read(other, Given({"path": "a.py"}, 1000))
+    call(read, path="a.py")
+    call(edit, path="a.py", old="before", new="after")
+    with pytest.raises(ToolError, match="the file changed since it was read"):
+        edit(other, Given({"path": "a.py", "old": "before", "new": "x"}, 1000))
+
+
 @pytest.mark.rule("tools.edit-stale")
 def test_an_own_edit_is_no_change_by_others(ws: Workspace, call: Call) -> None:
     (ws.cwd / "a.py").write_text("before\n")
