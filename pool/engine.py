@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import os
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -25,6 +26,7 @@ from aerix.pool.header import read_header
 from aerix.pool.ladder import Rung
 from aerix.pool.leash import Leash
 from aerix.pool.models import parts
+from aerix.pool.pace import Pace
 from aerix.pool.rows import Aborted, EngineFacts, EngineFailed, OutOfRoom, Row, Scene
 from aerix.pool.workerargs import WorkerArgs
 
@@ -38,6 +40,7 @@ _NEUTRAL = "\x01"
 _SMALL_BATCH = 32
 _WARNING = 3
 _ERROR = 4
+_SMALLEST = 256
 _PIECE_BYTES = 4096
 _DECODED, _NO_SLOT, _ABORTED = 0, 1, 2
 _GPU = 1
@@ -264,7 +267,11 @@ class LlamaEngine:
     """One model with one cache of cells that all sequences share. Made for one thread, ``interrupt`` for any."""
 
     def __init__(self, args: WorkerArgs, rung: Rung, leash: Leash | None = None) -> None:
-        """``leash`` says when to compute, and with how many threads."""
+        """``leash`` says when to compute, and with how many threads. Raises Refused."""
+        if 0 < args.window < _SMALLEST:
+            raise Refused(
+                "bad_flags", f"a window of {args.window} tokens holds no turn: set {_SMALLEST} or more"
+            )
         self._leash = leash or Leash()
         planned = _plan(args, rung)
         layers = planned.gpu_layers if planned is not None else max(args.gpu_layers, 0)
@@ -287,6 +294,7 @@ class LlamaEngine:
             chunk=_chunk(llama_cpp.llama_model_n_swa(self._model.pointer)),
         )
         self._threads = threads
+        self._pace = Pace()
 
     def begin(self, sequence: int, scene: Scene) -> None:
         """A model needs no scene."""
@@ -296,8 +304,7 @@ class LlamaEngine:
         assert 0 < len(rows) <= self.facts.batch
         self._fill(rows)
         with self._leash as permitted:
-            self._compute_with(min(permitted or self.facts.threads, self.facts.threads))
-            code = llama_cpp.llama_decode(self._context, self._batch)
+            code = self._compute(min(permitted or self.facts.threads, self.facts.threads))
         if code == _NO_SLOT:
             raise OutOfRoom
         if code == _ABORTED:
@@ -399,6 +406,17 @@ class LlamaEngine:
         params.abort_callback = ctypes.cast(strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.c_void_p(ctypes.addressof(self._abort))
         return params
+
+    def _compute(self, most: int) -> int:
+        """Decode the batch. What a GPU computes says nothing about how busy the cores are."""
+        if self.note:
+            self._compute_with(most)
+            return int(llama_cpp.llama_decode(self._context, self._batch))
+        self._compute_with(self._pace.threads(most))
+        began, spent = time.perf_counter(), time.process_time()
+        code = int(llama_cpp.llama_decode(self._context, self._batch))
+        self._pace.took(most, time.perf_counter() - began, time.process_time() - spent)
+        return code
 
     def _compute_with(self, threads: int) -> None:
         if threads != self._threads:

@@ -357,7 +357,9 @@ class Member(Actor):
 
     def _fail(self, why: Refused) -> None:
         """Stay, and answer why, until it is loaded again."""
-        self._info = replace(self._info, state="failed", pid=0, note=why.message)
+        self._info = replace(
+            self._info, state="failed", pid=0, note=why.message, contexts=0, running=0, waiting=0
+        )
         self._refuse_held(why)
 
     def _start_again(self) -> None:

@@ -303,3 +303,8 @@ def test_a_model_without_room_is_refused_with_the_numbers(model_file: Path) -> N
     with pytest.raises(Refused, match=r"it needs .* \(1 MB for its cells\)") as refusal:
         LlamaEngine(WorkerArgs(str(model_file), memory=1_000_000), Rung("", plain_weights=True))
     assert refusal.value.code == "no_memory"
+
+
+def test_a_window_that_holds_no_turn_is_refused(model_file: Path) -> None:
+    with pytest.raises(Refused, match="a window of 1 tokens holds no turn: set 256 or more"):
+        LlamaEngine(WorkerArgs(str(model_file), window=1), Rung("", plain_weights=True))
