@@ -66,7 +66,7 @@ class Run:
             for before, turn in zip(self.turns, self.turns[1:], strict=False)
             if (reusable := before.usage["prompt_tokens"])
         ]
-        return sum(had for had, _ in pairs) / sum(reusable for _, reusable in pairs)
+        return float(sum(had for had, _ in pairs) / sum(reusable for _, reusable in pairs))
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
