@@ -146,7 +146,7 @@ def test_requests_over_the_bound_of_a_connection_are_refused(
         "2 requests of this connection are not answered yet",
     )
     one.sock.sendall(pack({"type": "Cancel", "target": last}))  # still taken
-    while (frame := one.get()) and not (frame["type"] == "Done" and frame["id"] == last):
+    while (frame := one.get()) and not (frame["type"] in ("Done", "Error") and frame["id"] == last):
         pass
     assert frame is not None
-    assert frame["stop"] == "cancelled"
+    assert "cancelled" in (frame.get("stop"), frame.get("code"))  # or it had not begun
