@@ -72,7 +72,12 @@ class Spawned:
         """Becomes readable when it ends."""
 
     def signal(self, sig: signal.Signals) -> None:
-        """Signal its group, or itself where it is too young to have one."""
+        """Signal its group, or itself where it is too young to have one.
+
+        What a runner has started goes before the runner: whoever kills it may end before it could sweep after it.
+        """
+        if sig is signal.SIGKILL and self._guard == "term" and not self._reaped:
+            _kill_marked(f"{MARK}={self._mark}".encode())
         if not self._reaped and not os_linux.signal_group(self.pid, sig):
             os_linux.signal_process(self.pidfd, sig)
 
@@ -131,13 +136,18 @@ def _safe_path() -> Iterator[None]:
 def _end_marked(mark: bytes) -> None:
     """Kill the processes that a killed runner left behind, wherever they went: they carry its mark."""
     for _ in range(SWEEPS.count):
-        found = [int(at.name) for at in Path("/proc").iterdir() if at.name.isdigit() and _is_marked(at, mark)]
-        if not found:
+        if not (found := _kill_marked(mark)):
             return
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
     log("child.outlived", level="warning", pids=found)
+
+
+def _kill_marked(mark: bytes) -> list[int]:
+    """Kill whoever carries the mark now; those it were."""
+    found = [int(at.name) for at in Path("/proc").iterdir() if at.name.isdigit() and _is_marked(at, mark)]
+    for pid in found:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return found
 
 
 def _is_marked(process: Path, mark: bytes) -> bool:
