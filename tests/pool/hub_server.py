@@ -56,6 +56,10 @@ class Hub:
         ]
 
 
+_CLOSE = {"Connection": "close"}
+"""Said with each answer, since each connection is closed after it: else the client would ask on it once more."""
+
+
 @contextmanager
 def serve(hub: Hub) -> Iterator[Hub]:
     """The server, until the end of the block."""
@@ -111,7 +115,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             part = data[begin:]
             told = {"Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}"} if begin else {}
             self.send_response(206 if begin else 200)
-            for key, value in (told | {"Content-Length": str(len(part) + hub.length_lie)}).items():
+            for key, value in (told | {"Content-Length": str(len(part) + hub.length_lie)} | _CLOSE).items():
                 self.send_header(key, value)
             self.end_headers()
             if hub.stall:
@@ -123,7 +127,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
             self.send_response(status)
-            for key, value in (headers | {"Content-Length": str(len(body))}).items():
+            for key, value in (headers | {"Content-Length": str(len(body))} | _CLOSE).items():
                 self.send_header(key, value)
             self.end_headers()
             self.wfile.write(body)
