@@ -1,8 +1,7 @@
 """The turn loop: ask for a turn, run its calls, append the results, again, until a final, a budget or a failure."""
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -15,38 +14,32 @@ from aerix.actors import (
     ChildSpec,
     DeadlineExceeded,
     Exhausted,
-    FindChild,
     Ledger,
     Outcome,
     Ref,
     Refused,
-    StartChild,
     on,
 )
 from aerix.actors import Call as Asked
-from aerix.actors.bounds import GRACE
 from aerix.agent.budget import Budget
+from aerix.agent.calls import Calls, entry_of
 from aerix.agent.context import Context, Entry
-from aerix.agent.context_tool import ContextTool
 from aerix.agent.ended import Ended, crash
 from aerix.agent.jobs import Jobs
 from aerix.agent.journal import Journal
 from aerix.agent.repeats import Repeats
 from aerix.agent.room import Limits, Ratios
-from aerix.agent.running import living_child
 from aerix.agent.usage import Usage
 from aerix.agent.work import Work
-from aerix.bounds import CALLS, CANCEL, CYCLES, JOURNAL, SHOWN_ANSWER, STOP_CONTINUES, TURN_RETRIES, TURNS
+from aerix.bounds import CALLS, CANCEL, JOURNAL, SHOWN_ANSWER, STOP_CONTINUES, TURN_RETRIES, TURNS
 from aerix.hooks import events as hooks
 from aerix.pool.client import PoolContext, Recreated, Starting
 from aerix.pool.protocol import Constraint, Done, MemberInfo, Progress, Sampling, Token
-from aerix.session.events import AgentEnd, AgentSpawn, Message, Plan, TurnRepaired
+from aerix.session.events import AgentEnd, AgentSpawn, TurnRepaired
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
-from aerix.tools import RUN_BY_RUNNER
-from aerix.tools.messages import RunTool, ToolResult
 from aerix.turn import prompt
-from aerix.turn.parse import Call, Turn, TurnError, parse
-from aerix.turn.schema import JsonSchema, ToolSpec, check_input, turn_schema
+from aerix.turn.parse import Turn, TurnError, parse
+from aerix.turn.schema import JsonSchema, ToolSpec, turn_schema
 
 if TYPE_CHECKING:
     from aerix.agent.delegation import Delegation
@@ -121,11 +114,8 @@ class Agent(Actor):
         self._asks = 0
         self._call_count = 0
         self._steered = 0
-        self._plan = ""
         self._usage = Usage()
-        self._work = Work()
         self._cancelled: str | None = None
-        self._repeats = Repeats()
 
     def setup(self) -> None:
         """Get ready; nothing is asked yet."""
@@ -134,11 +124,12 @@ class Agent(Actor):
         self._budget = Budget(self._ledger, self._journal, task.id)
         pool = (task.fork or PoolContext(self, places.pool, places.member.name)).owned_by(self)
         limits = Limits.of(places.member.window, task.max_new_tokens, task.ratios)
+        repeats = Repeats()
         self._context = Context(
-            pool, self._journal, self._budget, task.id, limits, task.spool, self._repeats.clear, self._fire
+            pool, self._journal, self._budget, task.id, limits, task.spool, repeats.clear, self._fire
         )
-        self._own = ContextTool(self._context, task.id)
         self._jobs = Jobs(self, self._journal, task.id, places.delegation)
+        self._calls = Calls(self, task, places, self._journal, self._context, self._jobs, repeats, self._fire)
         schema = turn_schema(task.tools, task.final, max_calls=CALLS.count)
         self._constraint = Constraint(schema=schema) if places.member.json else None
 
@@ -174,7 +165,8 @@ class Agent(Actor):
         )
         if lost is not None:
             raise lost
-        return Result(outcome, last.final or "", turns, self._usage, last.value, self._work)
+        usage = self._usage.sum(self._calls.usage)
+        return Result(outcome, last.final or "", turns, usage, last.value, self._calls.work)
 
     def _lost(self, refused: Refused) -> Refused | None:
         """The refusal itself, where it says that the log or the reader is lost: nothing more is told to that one."""
@@ -199,11 +191,11 @@ class Agent(Actor):
                 if self._is_over(turn, left):
                     return turn
                 continue
-            for later, (call, result) in enumerate(self._answers(turn.calls), 1 - len(turn.calls)):
-                self._context.add_result(call.id, result, partial(self._entry, call), -later)
+            for later, (call, result) in enumerate(self._calls.answers(turn.calls), 1 - len(turn.calls)):
+                self._context.add_result(call.id, result, partial(entry_of, self._task.id, call), -later)
             for note in turn.notes:
                 self._context.note(note)
-            self._end_circle()
+            self._calls.end_circle()
 
     def _is_over(self, turn: Turn, left: int) -> bool:
         """Whether a final ends the agent: not while jobs run, one of which it waits for and goes on with its result; and
@@ -244,8 +236,7 @@ class Agent(Actor):
     def _take_jobs(self) -> None:
         """The results of jobs that have ended join the context."""
         for job in self._jobs.take():
-            self._repeats.clear()
-            self._work.note(job.call, replace(job.result, exit=job.event.exit))
+            self._calls.note_job(job)
             self._context.add_result(job.id, job.result, partial(job.entry, self._task.id))
 
     def _take_steering(self) -> bool:
@@ -344,169 +335,6 @@ class Agent(Actor):
         done = self._context.ask(self._task.sampling, self._constraint, watch.heard)
         self._usage = self._usage.plus(done.usage)
         return done
-
-    # --- its calls
-
-    def _answers(self, calls: tuple[Call, ...]) -> Iterator[tuple[Call, ToolResult]]:
-        """Run the calls one after the other: what a result takes is not there for the next one. Pieces come after all
-        others, at once, and then the results in the order of their calls.
-        """
-        pieces = [call for call in calls if call.tool == "agent" and call.error is None]
-        if not pieces:
-            for call in calls:
-                yield call, self._answer(call)
-            return
-        found = {call.id: self._answer(call) for call in calls if call not in pieces}
-        found |= self._delegate(pieces)
-        for call in calls:
-            yield call, found[call.id]
-
-    def _answer(self, call: Call) -> ToolResult:
-        result = None if self._jobs.running else self._repeats.answer(call)
-        if result is None:
-            result = self._run_hooked(call)
-            if not self._jobs.running:  # what a job does may change any result: to look again is no repeat
-                self._repeats.note(call, result)
-            self._work.note(call, result)
-        return result
-
-    def _run_hooked(self, call: Call) -> ToolResult:
-        call, refused = self._before(call)
-        if refused is not None:
-            return refused
-        result = self._run_call(call)
-        self._after(call, result)
-        return result
-
-    def _before(self, call: Call) -> tuple[Call, ToolResult | None]:
-        """Let hooks see a call before it runs: as it is then to be run, or its refusal."""
-        if call.error is not None:
-            return call, None
-        decision = self._fire(hooks.PreToolUse(call.tool, call.input, call.id))
-        if decision.block is not None:
-            return call, ToolResult(f"refused: {decision.block}", error=True)
-        if (given := decision.updated_input) is None:
-            return call, None
-        tool = next((one for one in self._task.tools if one.name == call.tool), None)
-        wrong = tool and check_input(tool.input, given)
-        return replace(call, input=given, error=f"error: {wrong}" if wrong else None), None
-
-    def _after(self, call: Call, result: ToolResult) -> None:
-        """Let hooks see what a call gave; what they object to is told to the model."""
-        if call.error is None:
-            decision = self._fire(hooks.PostToolUse(call.tool, call.input, result.text, call.id))
-            if decision.block:
-                self._context.note(decision.block)
-
-    def _delegate(self, calls: list[Call]) -> dict[str, ToolResult]:
-        from aerix.agent.pieces import Caller, Pieces
-
-        task, places = self._task, self._places
-        caller = Caller(task.id, self, self._journal, places.request, places.delegation, task.spool)
-        pieces = Pieces(caller)
-        checked = [self._before(call) for call in calls]
-        refused = {call.id: result for call, result in checked if result is not None}
-        try:
-            found = refused | pieces.run(
-                [call for call, result in checked if result is None], self._context.result_bytes
-            )
-        finally:
-            self._usage = self._usage.sum(pieces.usage)
-        for call, result in checked:
-            if result is None:
-                self._after(call, found[call.id])
-            self._repeats.note(call, found[call.id])
-            self._work.note(call, found[call.id])
-        return found
-
-    def _end_circle(self) -> None:
-        """An agent whose calls come round and round, though it was told, ends."""
-        if tools := self._repeats.turn_over():
-            why = f"{', '.join(tools)} came round and round with the same results, and nothing changed"
-            raise Ended(replace(CYCLES.end(CYCLES.count), reason=f"loop: {why}"))
-
-    def _run_call(self, call: Call) -> ToolResult:
-        if call.tool == "skill":
-            return self._places.delegation.spec.extensions.skill(call.input)
-        if call.error is not None:
-            delegation = self._places.delegation
-            barred = call.tool == "agent" and not delegation.allowed
-            return ToolResult(delegation.refusal if barred else call.error, error=True)
-        if call.tool == "bash" and call.input.get("background"):
-            return self._jobs.start(call, self._task.spool, self._context.result_bytes)
-        if call.tool == "plan":
-            return self._run_plan(call)
-        if call.tool == "context":
-            return self._own.run(call.input)
-        assert call.tool in RUN_BY_RUNNER, f"no one runs {call.tool}"
-        message = RunTool(call.id, call.tool, call.input, self._context.result_bytes)
-        for last in (False, True):
-            runner = self._runner()
-            try:
-                return self._ask_runner(runner, message)
-            except Refused as refused:
-                # A runner that had ended before the call began is replaced; a call that began is not run twice.
-                if refused.code != "gone" or last:
-                    return ToolResult(f"error: tool runner died ({refused.message})", error=True)
-                runner.join(GRACE.value)
-            except DeadlineExceeded:
-                return ToolResult(f"error: {call.tool} did not answer in {message.limit_s:g} s", error=True)
-        raise AssertionError
-
-    def _ask_runner(self, runner: Ref, message: RunTool) -> ToolResult:
-        asked = self._map(runner, message) if message.tool == "repo_map" else self.request(runner, message)
-        try:
-            self.wait(asked, deadline_s=message.limit_s)
-        except DeadlineExceeded:
-            asked.cancel()
-            raise
-        except Cancelled:  # the call ends first: the diff is to show all that it did
-            asked.cancel()
-            with suppress(DeadlineExceeded):
-                self.wait(asked, deadline_s=self._places.delegation.patience_s)
-            raise
-        result: ToolResult = asked.result()
-        return result
-
-    def _map(self, runner: Ref, message: RunTool) -> Asked:
-        """The request's map, which the runner of the agent that asks first makes."""
-        from aerix.agent.mapped import MapRepo, map_child
-
-        around = self._places.delegation.places.supervisor
-        return self.request(living_child(self, around, map_child()), MapRepo(runner, message))
-
-    def _runner(self) -> Ref:
-        """The agent's tool runner: started by the first call, restarted by its supervisor."""
-        request, spec = self._places.request, self._places.runner
-        for message in (FindChild(spec.name), StartChild(spec)):
-            call = self.request(request, message)
-            self.wait(call, deadline_s=spec.start_timeout_s)
-            if call.error is None:
-                found: Ref = call.result()
-                return found
-        raise Ended(Outcome("failed", f"the tool runner does not start: {call.error}"))
-
-    def _run_plan(self, call: Call) -> ToolResult:
-        if call.input.get("op") == "read":
-            return ToolResult(self._plan or "There is no plan yet.")
-        self._plan = str(call.input.get("text", ""))
-        self._journal.write(Plan(agent=self._task.id, text=self._plan))
-        return ToolResult("The plan is written.")
-
-    def _entry(self, call: Call, result: ToolResult) -> Entry:
-        text = prompt.result(call.tool, call.id, result.text)
-        message = Message(
-            agent=self._task.id,
-            id=call.id,
-            role="user",
-            text=text,
-            call=call.id,
-            tool=call.tool,
-            input=call.input,
-            error=result.error,
-            spool=result.spool,
-        )
-        return Entry(call.id, "user", text, "result", message=message)
 
 
 class _Watch:
