@@ -120,7 +120,7 @@ class EngineFacts:
     """Rows that a snapshot holds at most, where a sequence can be cut."""
     row_bytes: int = 0
     """What a row takes in a snapshot."""
-    library: str = ""
+    engine: str = ""
     """What computes the rows, with its version: another one may not take them."""
     rates: Rates = field(default_factory=Rates)
     """What the self-test has measured."""

@@ -85,7 +85,7 @@ class ScriptedEngine:
             threads=1,
             json=self._script.header.json,
             scores=self._script.header.scores,
-            library="scripted",
+            engine="scripted",
             chunk=CHUNK.count,
             row_bytes=_ROW.size,
         )

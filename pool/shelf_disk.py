@@ -76,7 +76,7 @@ def open_heads(args: WorkerArgs, facts: EngineFacts) -> "HeadFiles":
     rows = f"{args.kv_type}, {f'chunks of {facts.chunk}' if facts.cuttable else 'whole'}"
     return HeadFiles(
         folder,
-        lambda: Kind(digests.of(files), facts.library, rows),
+        lambda: Kind(digests.of(files), facts.engine, rows),
         known=digests.known(files),
         cuttable=facts.cuttable,
     )
