@@ -290,7 +290,7 @@ class LlamaEngine:
             sequences=SEQUENCES.count,
             batch=batch,
             threads=threads,
-            library=f"llama-cpp-python {llama_cpp.__version__}",
+            engine=f"llama-cpp-python {llama_cpp.__version__}",
             chunk=_chunk(llama_cpp.llama_model_n_swa(self._model.pointer)),
         )
         self._threads = threads
