@@ -1,7 +1,10 @@
 """What a ``Generate`` may ask, wherever its model is: refused before anything is compiled, queued or sent."""
 
+import json
+from typing import Any
+
 from aerix.actors import Refused
-from aerix.pool.bounds import TEXTS
+from aerix.pool.bounds import SCHEMA, TEXTS
 from aerix.pool.protocol import Constraint, Sampling
 
 _MOST = (1 << 64) - 1
@@ -27,8 +30,20 @@ def check_constraint(constraint: Constraint, *, json_able: bool) -> None:
         raise Refused(_BAD, "A constraint is either a schema or a list of texts, exactly one of them.")
     if constraint.schema is not None and not json_able:
         raise Refused("no_json", "This member cannot be held to a JSON schema; ask without a constraint.")
+    if constraint.schema is not None:
+        _check_schema(constraint.schema)
     if constraint.texts is not None:
         _check_texts(constraint.texts)
+
+
+def _check_schema(schema: dict[str, Any]) -> None:
+    """A frame may hold what JSON has not: bytes, or what is no number."""
+    try:
+        data = json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused(_BAD, f"The schema is no JSON: {error}.") from None
+    if len(data) > SCHEMA.count:
+        raise Refused(_BAD, f"The schema's {len(data):,} bytes are more than {SCHEMA.count:,}.")
 
 
 def _check_texts(texts: list[str]) -> None:

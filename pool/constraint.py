@@ -4,14 +4,13 @@
 the schema forces. ``OneOf`` is a list of texts; ``choice.Choice`` scores them.
 """
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 
 from aerix.actors import Refused
-from aerix.pool.bounds import SCHEMA, SCHEMA_FUEL, SCHEMA_ITEMS, SCHEMA_STATES
+from aerix.pool.bounds import SCHEMA_FUEL, SCHEMA_ITEMS, SCHEMA_STATES
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -69,9 +68,6 @@ class Json:
 
 
 def _grammar(schema: dict[str, Any]) -> str:
-    size = len(json.dumps(schema))
-    if size > SCHEMA.count:
-        raise Refused(_BAD, f"The schema's {size:,} bytes are more than {SCHEMA.count:,}.")
     return str(LLMatcher.grammar_from_json_schema(schema, overrides=_STRICT))
 
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from aerix.actors import Refused
 from aerix.pool import protocol as p
 from aerix.pool.asked import check_constraint, check_sampling
-from aerix.pool.bounds import REMOTE_TEXT, SCHEMA, UNSCORED
+from aerix.pool.bounds import REMOTE_TEXT, UNSCORED
 from aerix.pool.matching import matching
 from aerix.pool.remote_chat import request
 from aerix.pool.remote_http import Server
@@ -88,7 +88,6 @@ class Turn:
         check_sampling(asked.sampling)
         if asked.constraint is not None:
             check_constraint(asked.constraint, json_able=self._facts.json)
-            _check_schema(asked.constraint.schema)
 
     def _check_window(self) -> None:
         """Some servers shorten what does not fit, and say nothing."""
@@ -170,13 +169,3 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _check_schema(schema: dict[str, object] | None) -> None:
-    """It goes to the server as JSON."""
-    try:
-        data = json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Refused("bad_constraint", f"The schema is no JSON: {error}") from None
-    if len(data) > SCHEMA.count:
-        raise Refused("bad_constraint", f"The schema's {len(data):,} bytes are more than {SCHEMA.count:,}.")

@@ -132,6 +132,8 @@ def test_a_schema_that_cannot_be_held_is_refused_with_the_reason(schema: dict[st
         (Constraint(texts=["a", ""]), "none of them empty"),
         (Constraint(texts=["a", "a"]), "must be different"),
         (Constraint(texts=[str(n) for n in range(65)]), "65 texts to choose from are more than 64"),
+        (Constraint(schema={"const": b"bytes"}), "is no JSON: "),
+        (Constraint(schema={"const": float("nan")}), "is no JSON: "),
     ],
 )
 def test_what_is_no_constraint_is_refused(constraint: Constraint, why: str) -> None:
@@ -151,7 +153,7 @@ def test_a_schema_is_refused_where_the_member_cannot_hold_it() -> None:
 def test_a_schema_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIX_BOUND_WORKER_SCHEMA", "10")
     with pytest.raises(Refused, match=r"bytes are more than 10\."):
-        Json(TURN, GUIDE)
+        check_constraint(Constraint(schema=TURN), json_able=True)
 
 
 def chained(depth: int, **ends: Any) -> dict[str, Any]:
