@@ -13,9 +13,8 @@ from typing import BinaryIO, TypeGuard
 
 from aerix.actors import Refused
 from aerix.pool.bounds import HEADER_BYTES, HEADER_ENTRIES
+from aerix.pool.models import check_head
 
-_MAGIC = b"GGUF"
-_VERSIONS = (2, 3)
 _FIXED = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _KEPT_TEXT = 4096
@@ -86,7 +85,7 @@ class _Reader:
 
     def header(self) -> Header:
         """Read to the end of the header, the places of the tensors included."""
-        self._check_magic()
+        check_head(self._path, self._file.read(8))
         tensors, keys = self._count("tensors"), self._count("values")
         self._left = HEADER_ENTRIES.count
         values: dict[str, _Value] = {}
@@ -97,17 +96,6 @@ class _Reader:
                 values[key] = value
         self._check_tensors(tensors, values)
         return _header(values)
-
-    def _check_magic(self) -> None:
-        head = self._file.read(8)
-        if head[:4] != _MAGIC:
-            shown = head[:4].decode("latin-1")
-            why = f"is not a model: a GGUF file begins with 'GGUF', this one with {shown!r}"
-            raise Refused("model_not_gguf", f"{self._path} {why}")
-        version = int.from_bytes(head[4:], "little")
-        if len(head) < 8 or version not in _VERSIONS:
-            why = f"is a GGUF file of version {version}; versions 2 and 3 can be loaded"
-            raise Refused("model_not_gguf", f"{self._path} {why}")
 
     def _check_tensors(self, count: int, values: dict[str, _Value]) -> None:
         """Every tensor must begin inside the file: a download that was cut off is told here."""

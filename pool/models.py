@@ -207,7 +207,7 @@ def _resolved(reference: Reference) -> ResolvedModel:
     match reference:
         case ScriptRef(path):
             name = f"scripted:{path}"
-            return ResolvedModel(name, "scripted", path, _size_of_file(path), None, small=False, present=True)
+            return ResolvedModel(name, "scripted", path, _begin_of(path)[0], None, small=False, present=True)
         case CatalogueRef(name):
             entry = CATALOGUE[name]
             present = entry.path.is_file()
@@ -275,12 +275,18 @@ def check_gguf(path: Path, size: int | None = None) -> int:
 
     Raises Refused ``model_missing`` or ``model_not_gguf``, before a worker is started for it.
     """
-    actual = _size_of_file(path)
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    actual, head = _begin_of(path)
+    check_head(path, head)
+    if size is not None and actual != size:
+        raise Refused(
+            "model_not_gguf",
+            f"{path} has {actual} bytes, not {size}: run `aerix models rm`, then `aerix models pull` again",
+        )
+    return actual
+
+
+def check_head(path: Path, head: bytes) -> None:
+    """Refuse ``model_not_gguf`` where the first 8 bytes of a file are not those of a GGUF file that can be loaded."""
     if head[:4] != _MAGIC:
         raise Refused(
             "model_not_gguf",
@@ -291,12 +297,6 @@ def check_gguf(path: Path, size: int | None = None) -> int:
         raise Refused(
             "model_not_gguf", f"{path} is a GGUF file of version {version}; versions 2 and 3 can be loaded"
         )
-    if size is not None and actual != size:
-        raise Refused(
-            "model_not_gguf",
-            f"{path} has {actual} bytes, not {size}: run `aerix models rm`, then `aerix models pull` again",
-        )
-    return actual
 
 
 def announcement(model: ResolvedModel) -> str:
@@ -358,16 +358,13 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _size_of_file(path: Path) -> int:
+def _begin_of(path: Path) -> tuple[int, bytes]:
+    """A file's size in bytes, and the first 8 of them."""
     try:
         if not path.is_file():
             what = "is a folder, not a file" if path.is_dir() else "is not there"
             raise Refused("model_missing", f"model file {path} {what}")
-        with path.open("rb"):
-            return path.stat().st_size
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size, file.read(8)
     except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: OSError) -> Refused:
-    return Refused("model_missing", f"model file {path} cannot be read: {error.strerror}")
+        raise Refused("model_missing", f"model file {path} cannot be read: {error.strerror}") from None
