@@ -3,6 +3,7 @@
 An estimate is bytes / 3, corrected by what the server counted for the last prompt, and marked as one.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from math import ceil
@@ -25,7 +26,8 @@ class Counts:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._known: OrderedDict[str, int] = OrderedDict()
+        self._known: OrderedDict[bytes, int] = OrderedDict()
+        """By the hash of a text: the texts themselves may be large."""
         self._correction = 1.0
         self.exact = False
         """Whether the server counts."""
@@ -64,11 +66,12 @@ class Counts:
             self._correction = min(max(tokens / (size / _BYTES), _LEAST), _MOST)
 
     async def _count(self, text: str) -> int | None:
-        count = self._known.pop(text, None)
+        key = hashlib.sha256(text.encode()).digest()
+        count = self._known.pop(key, None)
         if count is None:
             count = await self._ask(text)
         if count is not None:
-            self._known[text] = count
+            self._known[key] = count
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return count
