@@ -13,7 +13,7 @@ from aerix.pool.protocol import Sampling, Segment
 from aerix.pool.remote_chat import Way, request
 from aerix.pool.remote_counts import Counts
 from aerix.pool.remote_http import Server
-from aerix.pool.remote_stream import Spent, Text, quoted
+from aerix.pool.remote_stream import Spent, Text, number, quoted
 
 _TRIED = (
     Segment("s", "system", "You are a friendly assistant."),
@@ -98,7 +98,7 @@ async def _window(server: Server, entry: dict[str, Any]) -> int:
     address = server.address
     props = await server.ask(f"{address.root}/props")
     settings = props.get("default_generation_settings") if isinstance(props, dict) else None
-    found = _number(settings, "n_ctx") or _told(entry) or await _running(server)
+    found = number(settings, "n_ctx") or _told(entry) or await _running(server)
     if found:
         return found
     raise Refused(
@@ -110,7 +110,7 @@ async def _window(server: Server, entry: dict[str, Any]) -> int:
 
 def _told(entry: dict[str, Any]) -> int:
     places = (entry, entry.get("meta"))
-    return next((found for name in _WINDOWS for place in places if (found := _number(place, name))), 0)
+    return next((found for name in _WINDOWS for place in places if (found := number(place, name))), 0)
 
 
 async def _running(server: Server) -> int:
@@ -119,13 +119,8 @@ async def _running(server: Server) -> int:
     models = answer.get("models") if isinstance(answer, dict) else None
     for one in models if isinstance(models, list) else []:
         if isinstance(one, dict) and server.address.model in (one.get("name"), one.get("model")):
-            return _number(one, "context_length")
+            return number(one, "context_length")
     return 0
-
-
-def _number(place: object, name: str) -> int:
-    value = place.get(name) if isinstance(place, dict) else None
-    return value if isinstance(value, int) and 0 < value < 2**31 else 0
 
 
 # --- what it takes

@@ -145,13 +145,14 @@ def _text(plain: dict[str, Any], name: str) -> str:
 
 def _spent(usage: dict[str, Any]) -> Spent:
     return Spent(
-        _number(usage, "prompt_tokens"),
-        _number(usage, "completion_tokens"),
-        _number(usage.get("prompt_tokens_details"), "cached_tokens"),
-        _number(usage.get("completion_tokens_details"), "reasoning_tokens"),
+        number(usage, "prompt_tokens"),
+        number(usage, "completion_tokens"),
+        number(usage.get("prompt_tokens_details"), "cached_tokens"),
+        number(usage.get("completion_tokens_details"), "reasoning_tokens"),
     )
 
 
-def _number(plain: object, name: str) -> int:
+def number(plain: object, name: str) -> int:
+    """A number of tokens in what a server says; 0 where there is none."""
     value = plain.get(name) if isinstance(plain, dict) else None
-    return value if isinstance(value, int) and 0 <= value < 2**40 else 0
+    return value if isinstance(value, int) and 0 <= value < 2**31 else 0
