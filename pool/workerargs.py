@@ -35,7 +35,7 @@ class WorkerArgs:
     """Layers on the GPU; negative: as many as fit."""
     template: str = ""
     """A chat template (its text, not its file), or the name of a built-in one, in place of the model's own."""
-    thinking: int = THINKING.count
+    thinking: int = dataclasses.field(default_factory=lambda: THINKING.count)
     """Tokens that a model which thinks first may think with before a turn; 0 switches it off."""
     key_env: str = ""
     """The environment variable with the key of the server that the model is on."""
