@@ -34,7 +34,9 @@ def sampling(settings: Settings, *refs: str) -> Sampling:
 def _text_of(name: str) -> str:
     path = folders.home(os.environ) / name[2:] if name.startswith("~/") else Path(name)
     try:
-        return regular.read(path, SETTINGS_FILE.count).decode()
+        if (text := regular.read(path, SETTINGS_FILE.count).decode()).strip():
+            return text
+        why = "it is empty"  # and would be as if there were none
     except FileNotFoundError:
         why = "there is no such file"
     except UnicodeDecodeError:

@@ -247,9 +247,11 @@ def test_a_template_is_a_name_or_a_file_that_is_read(project, user, own_home):
         user.write_text(f'[models."m"]\ntemplate = "{written}"')
         assert load_flags(load_settings(project), "m") == {"template": "{{ messages }}"}
     (own_home / "bytes").write_bytes(b"\xff")
+    (own_home / "empty").write_text("\n")
     for name, why in (
         ("none", "there is no such file"),
         ("bytes", "it is not UTF-8 text"),
+        ("empty", "it is empty"),
         ("", "it is not a regular file"),
     ):
         user.write_text(f'[models."m"]\ntemplate = "~/{name}"')
