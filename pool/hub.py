@@ -183,10 +183,9 @@ class _Pull:
     def _come(self, file: HubFile, part: Path, meter: Meter) -> None:
         """Fetch what is missing. Raises _Lost; what has come stays."""
         at = part.stat().st_size
-        if at >= file.size:
-            at = at if at == file.size else 0
         if at == file.size:
             return
+        at = at if at < file.size else 0
         url = f"{self._hub}/{self._ref.repo}/resolve/main/{quote(file.path)}"
         with self._get(url, {"Range": f"bytes={at}-"} if at else {}) as response, part.open("r+b") as out:
             at = self._begins(response, at, file)
