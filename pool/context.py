@@ -171,9 +171,15 @@ class PoolContext:
                 raise
         assert isinstance(state, ContextState)
         self._id, self.segments = state.context, segments
-        self.counts = {count.id: count.tokens for count in state.segments}
+        self._count(state)
         self.tokens, self.opening = state.tokens, state.opening
         return state
+
+    def _count(self, state: ContextState) -> None:
+        """Take the counts of what has changed, and leave out those of what is not there any more."""
+        self.counts.update({count.id: count.tokens for count in state.segments})
+        if len(self.counts) > len(self.segments):
+            self.counts = {segment.id: self.counts[segment.id] for segment in self.segments}
 
     def _ask(self, message: Any, on_event: OnEvent | None, deadline_s: float) -> Any:
         return _ask(self._actor, self._living_link(), message, on_event, deadline_s)

@@ -74,11 +74,17 @@ class Contexts:
                 return self._state(id, self._add(self._grown([], [], segments)))
             case p.ContextAppend(id, name, segments):
                 context = self._find(name)
-                return self._state(id, self._set(context, len(context.segments), segments))
+                return self._changed(id, context, len(context.segments), segments)
             case p.ContextReplace(id, name, segment):
-                return self._state(id, self._replace(self._find(name), segment))
+                context = self._find(name)
+                at = index_of(context.segments, segment.id)
+                return self._changed(id, context, at, [segment, *context.segments[at + 1 :]])
             case p.ContextRemove(id, name, names):
-                return self._state(id, self._remove(self._find(name), names))
+                context = self._find(name)
+                at = min((index_of(context.segments, one) for one in names), default=len(context.segments))
+                return self._changed(
+                    id, context, at, [one for one in context.segments[at:] if one.id not in names]
+                )
             case p.ContextFork(id, name, upto):
                 return self._state(id, self._fork(self._find(name), upto))
             case p.ContextDrop(id, name):
@@ -135,21 +141,11 @@ class Contexts:
         end = len(context.segments) if upto is None else index_of(context.segments, upto) + 1
         return self._add(Context(uuid.uuid4().hex, context.segments[:end], context.tokens[:end]))
 
-    def _replace(self, context: Context, segment: p.Segment) -> Context:
-        at = index_of(context.segments, segment.id)
-        return self._set(context, at, [segment, *context.segments[at + 1 :]])
-
-    def _remove(self, context: Context, names: list[str]) -> Context:
-        if not names:
-            return context
-        first = min(index_of(context.segments, name) for name in names)
-        return self._set(context, first, [s for s in context.segments[first:] if s.id not in names])
-
-    def _set(self, context: Context, at: int, segments: list[p.Segment]) -> Context:
+    def _changed(self, id: int, context: Context, at: int, segments: list[p.Segment]) -> p.ContextState:  # noqa: A002 - the field's name
         """Everything from segment ``at`` on is these."""
         grown = self._grown(context.segments[:at], context.tokens[:at], segments)
         context.segments, context.tokens = grown.segments, grown.tokens
-        return context
+        return self._state(id, context, at)
 
     def _grown(self, kept: list[p.Segment], tokens: list[tuple[int, ...]], added: list[p.Segment]) -> Context:
         context = Context(uuid.uuid4().hex, list(kept), list(tokens))
@@ -174,10 +170,12 @@ class Contexts:
         check_tokens(segment.tokens, self._vocabulary)
         return segment.tokens
 
-    def _state(self, id: int, context: Context) -> p.ContextState:  # noqa: A002 - the field's name
-        counts = [p.SegmentCount(s.id, len(t)) for s, t in zip(context.segments, context.tokens, strict=True)]
+    def _state(self, id: int, context: Context, at: int = 0) -> p.ContextState:  # noqa: A002 - the field's name
+        """The context, with the counts of the segments from ``at`` on: those before are as they were."""
+        changed = zip(context.segments[at:], context.tokens[at:], strict=True)
+        counts = [p.SegmentCount(segment.id, len(tokens)) for segment, tokens in changed]
         opening = self._template.opening(context.roles) if context.segments else None
-        return p.ContextState(id, context.id, counts, sum(c.tokens for c in counts), self._length(opening))
+        return p.ContextState(id, context.id, counts, sum(map(len, context.tokens)), self._length(opening))
 
     def _length(self, opening: Opening | None) -> int:
         """Tokens of the opening of the model's turn, at most."""

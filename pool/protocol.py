@@ -323,8 +323,9 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class ContextState:
-    """A context after a change: the tokens of each segment, and of all of it (``tokens``, a prompt's length without
-    the marker that opens the model's turn, which is ``opening`` tokens). ``estimated``: they are about so many.
+    """A context after a change: the tokens of each segment from the first that changed on (the counts of those before
+    are what they were), and of all of it (``tokens``, a prompt's length without the marker that opens the model's turn,
+    which is ``opening`` tokens). ``estimated``: they are about so many, and that of any segment may have changed.
     """
 
     id: int

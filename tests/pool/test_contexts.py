@@ -1,5 +1,7 @@
 """The worker's contexts: editing, forking, reading, refusing."""
 
+from collections.abc import Callable
+
 import pytest
 
 from aerix.actors import Refused
@@ -43,9 +45,33 @@ def read(contexts: Contexts, context: str) -> p.ContextText:
 def test_a_context_is_read_back_segment_by_segment(contexts: Contexts, context: str) -> None:
     text = read(contexts, context)
     assert text.segments == [A, B, C]
-    assert len(text.tokens) == sum(
-        c.tokens for c in state(contexts, p.ContextAppend(1, context, [])).segments
-    )
+    counts = state(contexts, p.ContextFork(1, context)).segments
+    assert [count.id for count in counts] == ["a", "b", "c"]
+    assert len(text.tokens) == sum(count.tokens for count in counts)
+
+
+@pytest.mark.rule("contexts.counts-of-changes")
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [
+        (lambda name: p.ContextAppend(1, name, [p.Segment("d", "assistant", "four")]), ["d"]),
+        (lambda name: p.ContextAppend(1, name, []), []),
+        (lambda name: p.ContextReplace(1, name, p.Segment("b", "assistant", "2")), ["b", "c"]),
+        (lambda name: p.ContextRemove(1, name, ["a"]), ["b", "c"]),
+        (lambda name: p.ContextRemove(1, name, ["c"]), []),
+        (lambda name: p.ContextRemove(1, name, []), []),
+        (lambda name: p.ContextFork(1, name, "b"), ["a", "b"]),
+    ],
+)
+def test_an_answer_counts_what_has_changed_and_sums_all(
+    contexts: Contexts, context: str, change: Callable[[str], object], counted: list[str]
+) -> None:
+    told = state(contexts, change(context))
+    assert [count.id for count in told.segments] == counted
+    whole = read(contexts, told.context)
+    assert told.tokens == len(whole.tokens)
+    fresh = state(contexts, p.ContextCreate(1, "m", whole.segments))
+    assert told.segments == [count for count in fresh.segments if count.id in counted]
 
 
 @pytest.mark.rule("contexts.replace-remove")
@@ -53,9 +79,8 @@ def test_a_replaced_segment_leaves_the_tokens_before_it_as_they_were(
     contexts: Contexts, context: str
 ) -> None:
     before = read(contexts, context).tokens
-    after = state(contexts, p.ContextReplace(1, context, p.Segment("b", "assistant", "2")))
-    assert [c.id for c in after.segments] == ["a", "b", "c"]
-    shared = after.segments[0].tokens
+    shared = state(contexts, p.ContextFork(1, context, "a")).tokens
+    contexts.handle(p.ContextReplace(1, context, p.Segment("b", "assistant", "2")))
     assert read(contexts, context).tokens[:shared] == before[:shared]
     assert [s.text for s in read(contexts, context).segments] == ["one", "2", "three"]
 
