@@ -102,28 +102,15 @@ class Shelf:
         return max((common(held.tokens, tokens) for held in self._held.values()), default=0)
 
     def fits(self, tokens: Sequence[int], *, reserve: int) -> bool:
-        """Whether ``admit`` would have room now."""
+        """Whether there is room now for a prompt of ``tokens`` and up to ``reserve`` rows after it."""
         tokens = list(tokens)
         return any(
             self.victims(place, len(tokens) - place.start + reserve) is not None
             for place in self.places(tokens, len(tokens) - 1)
         )
 
-    def admit(self, tokens: Sequence[int], *, reserve: int, latest: int | None = None) -> Lease | None:
-        """Lease a sequence for a prompt of ``tokens`` and up to ``reserve`` rows after it; None where there is no room.
-
-        At least the last token is computed again, for its logits, or all from row ``latest`` on.
-        """
-        tokens = list(tokens)
-        limit = len(tokens) - 1 if latest is None else latest
-        for place in self.places(tokens, limit):
-            victims = self.victims(place, len(tokens) - place.start + reserve)
-            if victims is not None:
-                return self.take(place, victims, len(tokens) - place.start + reserve)
-        return None
-
     def places(self, tokens: list[int], limit: int) -> Iterable[Place]:
-        """The ways to start, best first."""
+        """The ways to start a prompt, best first; rows from ``limit`` on are computed again."""
         shared = {s: min(common(h.tokens, tokens), limit) for s, h in self._held.items()}
         usable = [s for s, n in shared.items() if n and (self._cuttable or n == len(self._held[s].tokens))]
         best = max(

@@ -58,9 +58,11 @@ class Store:
     def admit(
         self, tokens: Sequence[int], *, reserve: int, latest: int | None = None, prompt: Prompt | None = None
     ) -> Lease | None:
-        """See Shelf.admit; the rows are in place in the engine too, restored ones among them.
+        """Lease a sequence for a prompt of ``tokens`` and up to ``reserve`` rows after it; None where there is no room.
 
-        ``prompt`` tells of the tokens which are a pinned head, and where segments end.
+        Rows before its start are in place in the engine too, restored ones among them. At least the last token is
+        computed again, for its logits, or all from row ``latest`` on. ``prompt`` tells of the tokens which are a pinned
+        head, and where segments end.
         """
         began = time.perf_counter()
         tokens = list(tokens)

@@ -11,9 +11,18 @@ from aerix.pool.prefix import Copy, Cut, Lease, Shelf, common
 A = list(range(10))
 
 
+def leased(shelf: Shelf, tokens: list[int], *, reserve: int, latest: int | None = None) -> Lease | None:
+    """Lease the best place that there is room for, as the store does with nothing on its other shelves."""
+    for place in shelf.places(tokens, len(tokens) - 1 if latest is None else latest):
+        need = len(tokens) - place.start + reserve
+        if (victims := shelf.victims(place, need)) is not None:
+            return shelf.take(place, victims, need)
+    return None
+
+
 def held(shelf: Shelf, tokens: list[int], reserve: int = 5) -> Lease:
     """Compute a prompt and give it back: its rows are on the shelf."""
-    lease = shelf.admit(tokens, reserve=reserve)
+    lease = leased(shelf, tokens, reserve=reserve)
     assert lease is not None
     shelf.commit(lease.sequence, tokens[lease.start :])
     shelf.release(lease.sequence)
@@ -21,7 +30,7 @@ def held(shelf: Shelf, tokens: list[int], reserve: int = 5) -> Lease:
 
 
 def test_an_empty_shelf_starts_from_the_first_row() -> None:
-    lease = Shelf(2, 100).admit(A, reserve=5)
+    lease = leased(Shelf(2, 100), A, reserve=5)
     assert lease is not None
     assert (lease.start, lease.operations) == (0, ())
 
@@ -30,20 +39,20 @@ def test_an_empty_shelf_starts_from_the_first_row() -> None:
 def test_a_longer_prompt_goes_on_in_the_sequence_that_holds_its_beginning() -> None:
     shelf = Shelf(2, 100)
     first = held(shelf, A)
-    assert shelf.admit([*A, 10, 11], reserve=5) == Lease(first.sequence, 10, ())
+    assert leased(shelf, [*A, 10, 11], reserve=5) == Lease(first.sequence, 10, ())
 
 
 def test_the_last_row_is_computed_again_for_its_logits() -> None:
     shelf = Shelf(2, 100)
     first = held(shelf, A)
-    assert shelf.admit(A, reserve=5) == Lease(first.sequence, 9, (Cut(first.sequence, 9),))
+    assert leased(shelf, A, reserve=5) == Lease(first.sequence, 9, (Cut(first.sequence, 9),))
 
 
 @pytest.mark.rule("prefix.resident-fork")
 def test_a_prompt_that_leaves_another_one_half_way_forks_it_and_both_stay() -> None:
     shelf = Shelf(2, 100)
     first = held(shelf, A)
-    lease = shelf.admit([0, 1, 2, 3, 77], reserve=5)
+    lease = leased(shelf, [0, 1, 2, 3, 77], reserve=5)
     assert lease is not None
     assert lease.operations == (Copy(first.sequence, lease.sequence, 4),)
     assert shelf.tokens(first.sequence) == A
@@ -52,19 +61,19 @@ def test_a_prompt_that_leaves_another_one_half_way_forks_it_and_both_stay() -> N
 
 def test_what_a_generation_uses_is_forked_and_never_taken_away() -> None:
     shelf = Shelf(2, 100)
-    running = shelf.admit(A, reserve=5)
+    running = leased(shelf, A, reserve=5)
     assert running is not None
     shelf.commit(running.sequence, A)
-    second = shelf.admit([*A, 10], reserve=5)
+    second = leased(shelf, [*A, 10], reserve=5)
     assert second is not None
     assert second.operations == (Copy(running.sequence, second.sequence, 10),)
-    assert shelf.admit([5], reserve=1) is None, "both sequences are in use"
+    assert leased(shelf, [5], reserve=1) is None, "both sequences are in use"
 
 
 def test_the_least_recently_used_sequence_makes_room() -> None:
     shelf = Shelf(2, 100)
     old, new = held(shelf, [1, 2, 3]), held(shelf, [4, 5, 6])
-    lease = shelf.admit([7, 8], reserve=1)
+    lease = leased(shelf, [7, 8], reserve=1)
     assert lease is not None
     assert lease.operations == (Cut(old.sequence, 0),)
     assert shelf.tokens(new.sequence) == [4, 5, 6]
@@ -72,29 +81,29 @@ def test_the_least_recently_used_sequence_makes_room() -> None:
 
 def test_cells_that_are_promised_to_a_running_generation_are_not_given_twice() -> None:
     shelf = Shelf(4, 30)
-    assert shelf.admit(A, reserve=15) is not None
-    assert shelf.admit([50, 51, 52], reserve=3) is None
-    assert shelf.admit([50, 51, 52], reserve=2) is not None
+    assert leased(shelf, A, reserve=15) is not None
+    assert leased(shelf, [50, 51, 52], reserve=3) is None
+    assert leased(shelf, [50, 51, 52], reserve=2) is not None
 
 
 def test_without_room_for_a_fork_the_source_itself_is_cut() -> None:
     shelf = Shelf(2, 12)
     first = held(shelf, A, reserve=2)
-    lease = shelf.admit([0, 1, 2, 3, 77], reserve=6)
+    lease = leased(shelf, [0, 1, 2, 3, 77], reserve=6)
     assert lease == Lease(first.sequence, 4, (Cut(first.sequence, 4),))
 
 
 def test_a_prompt_larger_than_the_cache_has_no_room() -> None:
-    assert Shelf(2, 8).admit(A, reserve=0) is None
+    assert leased(Shelf(2, 8), A, reserve=0) is None
 
 
 @pytest.mark.rule("prefix.probe-keeps-prompt")
 def test_a_released_probe_leaves_nothing_and_its_source_everything() -> None:
     shelf = Shelf(3, 100)
-    source = shelf.admit(A, reserve=5)
+    source = leased(shelf, A, reserve=5)
     assert source is not None
     shelf.commit(source.sequence, A)
-    probe = shelf.admit([*A, 20, 21], reserve=0, latest=10)
+    probe = leased(shelf, [*A, 20, 21], reserve=0, latest=10)
     assert probe is not None
     assert probe.start == 10
     shelf.commit(probe.sequence, [20, 21])
@@ -105,10 +114,10 @@ def test_a_released_probe_leaves_nothing_and_its_source_everything() -> None:
 def test_memory_that_cannot_be_cut_is_only_taken_whole() -> None:
     shelf = Shelf(2, 100, cuttable=False)
     first = held(shelf, A)
-    again = shelf.admit(A, reserve=5)
+    again = leased(shelf, A, reserve=5)
     assert again is not None
     assert again.start == 0
-    longer = shelf.admit([*A, 10], reserve=5)
+    longer = leased(shelf, [*A, 10], reserve=5)
     assert longer is not None
     assert (longer.sequence, longer.start) == (first.sequence, 10)
 
@@ -164,7 +173,7 @@ def test_under_any_traffic_the_shelf_is_what_the_cache_holds(
 
     def admit(tokens: list[int], reserve: int) -> None:
         before = {sequence: cache.tokens(sequence) for sequence in running}
-        lease = shelf.admit(tokens, reserve=reserve)
+        lease = leased(shelf, tokens, reserve=reserve)
         if lease is None:
             alone = not running and sequences and len(tokens) + reserve <= cells
             assert not alone, "a generation alone always finds room"
