@@ -52,6 +52,8 @@ class Scheduler:
         self._running: list[_Running] = []
         self._passed: Counter[int] = Counter()
         """How often a waiting job was passed over, by its call."""
+        self._crowd: tuple[list[int], list[int]] | None = None
+        """Who was ready and who ran when the next one did not fit: until somebody comes or goes it does not fit."""
 
     @property
     def running(self) -> int:
@@ -69,12 +71,14 @@ class Scheduler:
         if len(self._running) >= self._max_batch:
             return None
         ready = [job for job in waiting if not self._being_filled(job)]
-        if not ready:
+        crowd = [job.call for job in ready], [one.job.call for one in self._running]
+        if not ready or crowd == self._crowd:
             return None
         chosen = self._preferred(ready)
         if chosen is not ready[0] and not self._fits(chosen):
             chosen = ready[0]
         if self._running and not self._fits(chosen):
+            self._crowd = crowd
             return None
         for job in ready[: ready.index(chosen)]:
             self._passed[job.call] += 1
@@ -116,8 +120,8 @@ class Scheduler:
     def _being_filled(self, job: Job) -> bool:
         """Whether rows that it needs, and that nobody has yet, are on their way into another one's prompt."""
         tokens = list(job.prompt.tokens)
-        known = self._bench.shelf.resident(tokens)
-        return any(one.filling and common(one.tokens, tokens) > known + _NEAR for one in self._running)
+        coming = max((common(one.tokens, tokens) for one in self._running if one.filling), default=0)
+        return coming > _NEAR and coming > self._bench.shelf.resident(tokens) + _NEAR
 
     # --- a step
 

@@ -184,6 +184,32 @@ def test_what_does_not_fit_waits_and_nobody_behind_takes_its_room(scripts: Scrip
     assert {type(outcome) for outcome in table.ended.values()} == {p.Done}
 
 
+def test_who_does_not_fit_is_not_measured_again_until_somebody_comes_or_goes(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = scripts.engine({}, {"match": ".", "text": "a" * 50}, window=1000, cells=1000)
+    table = Table(engine)
+    fits, measured = table.bench.shelf.fits, 0
+
+    def counted(tokens: Sequence[int], *, reserve: int) -> bool:
+        nonlocal measured
+        measured += 1
+        return fits(tokens, reserve=reserve)
+
+    monkeypatch.setattr(table.bench.shelf, "fits", counted)
+    table.job("first", max_tokens=600)
+    table.job("large", max_tokens=600)
+    for _ in range(20):
+        table.step()
+    assert (table.begun, measured) == ([0], 1)
+    later = table.job("later", max_tokens=600)
+    table.step()
+    assert measured == 2
+    table.run()
+    assert table.begun == [0, 1, later.call]
+    assert measured < 10
+
+
 @pytest.mark.rule("scheduler.reserved")
 def test_what_never_fits_is_refused_once_nobody_is_in_its_way(scripts: Scripts) -> None:
     table = Table(scripts.engine({}, {"match": ".", "text": "a"}, window=1000, cells=500))
