@@ -174,6 +174,8 @@ class Turn:
         self._vocabulary = bench.engine.vocabulary
         self._sampler = Sampler(job.request.sampling)
         self._prompt, self._thoughts, self._generated = job.split(bench.engine)
+        if not set(self._generated).isdisjoint(self._vocabulary.ends):
+            raise Refused("bad_start", "The ids in `start` end the turn: there is nothing to go on with.")
         self._sent = len(job.request.start)
         self._forced = 0
         self._lease: Lease | None = None

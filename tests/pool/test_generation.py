@@ -95,6 +95,15 @@ def test_ids_that_the_schema_does_not_allow_are_refused(scripts: Any, user: Any)
     assert refusal.value.code == "bad_start"
 
 
+@pytest.mark.parametrize("constraint", [None, JSON])
+def test_ids_that_end_the_turn_are_refused(scripts: Any, user: Any, constraint: p.Constraint | None) -> None:
+    desk = scripts.desk({}, {"turn": TURN})
+    desk.create(user("Hi"))
+    with pytest.raises(Refused, match="end the turn: there is nothing to go on with") as refusal:
+        desk.generate(constraint=constraint, start=[*TEXT.encode(), desk.engine.vocabulary.ends[0]])
+    assert refusal.value.code == "bad_start"
+
+
 @pytest.mark.rule("contexts.overflow-refused")
 def test_what_does_not_fit_the_window_is_refused_with_the_numbers(scripts: Any, user: Any) -> None:
     desk = scripts.desk({"window": 60}, {"text": "x" * 20})
