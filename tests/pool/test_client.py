@@ -138,13 +138,16 @@ def test_a_killed_worker_costs_a_generation_nothing(
 @pytest.mark.rule("pool.one-way-back")
 @pytest.mark.rule("pool.autostart")
 @pytest.mark.rule("pool.daemon-holds-nothing")
-def test_a_killed_daemon_costs_a_generation_nothing(pool: Daemons, script: Scripts, client: Clients) -> None:
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_a_daemon_that_is_killed_or_stopped_costs_a_generation_nothing(
+    pool: Daemons, script: Scripts, client: Clients, sig: signal.Signals
+) -> None:
     ref = script({"text": TEXT, "per_token_delay": 0.02})
     daemon = pool(ref)
     link = client.link(autostart=True, load=(ref,))
-    heard = At(7, lambda: daemon.stop(signal.SIGKILL))
+    heard = At(7, lambda: daemon.stop(sig))
     done = on_context(client.runner(), link, ref, lambda context: context.generate(100, on_event=heard))
-    assert done.text == heard.text == TEXT
+    assert done.text == heard.text == bytes(done.tokens).decode() == TEXT
     assert heard.lost == ["connection_lost"]
     assert any(isinstance(event, Starting) for event in heard.events)
     assert status(link).pid != daemon.process.pid
