@@ -273,7 +273,7 @@ class PoolLink(Actor):
     def _no_pool(self) -> Refused:
         socket, pid = self.settings.socket, holder(self.settings.socket)
         if pid is None:
-            return Refused("no_pool", f"no pool answers on {socket}")
+            return Refused("no_pool", f"no pool answers on {socket}: run `aerix pool start`")
         return Refused(
             "no_pool", f"the pool on {socket} (process {pid}) has not finished loading, or is just ending"
         )

@@ -21,7 +21,7 @@ def stop_pool(settings: PoolSettings, say: Callable[[str], None], complain: Call
     except OSError as error:
         return complain(f"the pool's socket {settings.socket} cannot be used: {error.strerror}")
     if pid is None:
-        return complain(f"no pool answers on {settings.socket}")
+        return complain(f"no pool answers on {settings.socket}: there is nothing to stop")
     try:
         process = pidfd_open(pid)
     except ProcessLookupError:

@@ -57,11 +57,15 @@ def test_start_status_and_stop(pool: Daemons, script: Scripts) -> None:
 
 
 @pytest.mark.rule("cli.one-sentence")
-@pytest.mark.parametrize("command", ["status", "stop"])
-def test_without_a_pool_status_and_stop_say_so_with_exit_code_4(pool: Daemons, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "help_"), [("status", "run `aerix pool start`"), ("stop", "there is nothing to stop")]
+)
+def test_without_a_pool_status_and_stop_say_so_with_exit_code_4(
+    pool: Daemons, command: str, help_: str
+) -> None:
     told = aerix("pool", command)
     assert (told.returncode, told.stdout) == (4, "")
-    assert told.stderr == f"aerix: no pool answers on {pool.socket}\n"
+    assert told.stderr == f"aerix: no pool answers on {pool.socket}: {help_}\n"
 
 
 def test_a_socket_can_be_named_before_and_after_the_command(pool: Daemons, tmp_path: Path) -> None:

@@ -184,7 +184,8 @@ def test_without_a_pool_load_and_unload_say_so(
 ) -> None:
     ref = script()
     told = aerix("pool", *(ref if word == "MODEL" else word for word in words))
-    assert (told.returncode, told.stderr) == (4, f"aerix: no pool answers on {pool.socket}\n")
+    missing = f"aerix: no pool answers on {pool.socket}: run `aerix pool start`\n"
+    assert (told.returncode, told.stderr) == (4, missing)
 
 
 @pytest.mark.rule("pool.budget-split")

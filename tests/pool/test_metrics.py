@@ -130,7 +130,7 @@ def test_the_command_line_shows_what_was_done_and_watches(pool: Daemons, script:
 def test_without_a_pool_there_are_no_metrics(pool: Daemons) -> None:
     told = aerix("pool", "metrics")
     assert (told.returncode, told.stdout) == (4, "")
-    assert told.stderr == f"aerix: no pool answers on {pool.socket}\n"
+    assert told.stderr == f"aerix: no pool answers on {pool.socket}: run `aerix pool start`\n"
 
 
 def test_an_interval_of_nothing_is_a_usage_error() -> None:
