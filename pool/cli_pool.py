@@ -14,9 +14,6 @@ def add_pool(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add ``pool`` and its commands."""
     pool = subparsers.add_parser("pool", help="run the model pool, or ask the one that runs")
     _add_serving(pool)
-    pool.add_argument(
-        "--foreground", action="store_true", help="stay in the foreground (the default without a command)"
-    )
     pool.set_defaults(run=run_pool, pool_settings=None)
     commands = pool.add_subparsers(metavar="start | status | metrics | load | unload | stop")
     start = commands.add_parser("start", help="start the pool in the background, unless it runs")
@@ -100,7 +97,7 @@ def _add_flags(parser: argparse.ArgumentParser, nothing: str | None) -> None:
         type=Path,
         metavar="FILE",
         default=nothing,
-        help="a chat template in place of the model's own",
+        help="a chat template in place of the model's own, or the name of one that Aerix brings",
     )
 
 
@@ -180,18 +177,29 @@ def _prefix_dir(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _load_flags(args: argparse.Namespace) -> dict[str, Any]:
-    from aerix.actors import Refused
-
     names = [flag.replace("-", "_") for flag in _NUMBERS]
     flags: dict[str, Any] = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.template is not None:
-        try:
-            flags["template"] = args.template.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise Refused("bad_flags", f"the template {args.template} cannot be read: {error}") from None
-        if not flags["template"].strip():  # it would be as if there were none
-            raise Refused("bad_flags", f"the template {args.template} is empty")
+        flags["template"] = str(args.template) if _is_built_in(args.template) else _text_of(args.template)
     return flags
+
+
+def _is_built_in(template: Path) -> bool:
+    from aerix.pool.builtin import BUILT_IN
+
+    return str(template) in BUILT_IN
+
+
+def _text_of(template: Path) -> str:
+    from aerix.actors import Refused
+
+    try:
+        text = template.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused("bad_flags", f"the template {template} cannot be read: {error}") from None
+    if not text.strip():  # it would be as if there were none
+        raise Refused("bad_flags", f"the template {template} is empty")
+    return text
 
 
 def run_start(args: argparse.Namespace) -> int:
@@ -223,7 +231,10 @@ def _start_flags(args: argparse.Namespace) -> list[str]:
     for flag in _NUMBERS:
         if (value := getattr(args, flag.replace("-", "_"))) is not None:
             flags += [f"--{flag}", str(value)]
-    return flags if args.template is None else [*flags, "--template", str(args.template.absolute())]
+    if args.template is not None:
+        template = args.template if _is_built_in(args.template) else args.template.absolute()
+        flags += ["--template", str(template)]
+    return flags
 
 
 def run_stop(args: argparse.Namespace) -> int:

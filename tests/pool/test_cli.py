@@ -205,6 +205,17 @@ def test_an_empty_template_is_refused(pool: Daemons, script: Scripts, tmp_path: 
     assert said.stderr.endswith(f"the template {empty} is empty\n")
 
 
+def test_a_template_may_be_the_name_of_one_that_aerix_brings(pool: Daemons, script: Scripts) -> None:
+    try:
+        started = aerix("pool", "start", "--load", script(), "--template", "chatml")
+        assert (started.returncode, started.stderr) == (0, "")
+        ref = script()
+        loaded = aerix("pool", "load", ref, "--template", "llama3")
+        assert loaded.stdout.startswith(f"{ref} template=llama3: ready\n")
+    finally:
+        aerix("pool", "stop")
+
+
 def test_start_says_that_a_pool_that_runs_takes_no_flags(pool: Daemons, script: Scripts) -> None:
     pool(script())
     plain, flagged = aerix("pool", "start"), aerix("pool", "start", "--load", script())
