@@ -272,6 +272,7 @@ class Connection(Actor):
         elif one := self._open.pop(message.token, None):
             if message.error is not None:
                 self._refuse(one.id, message.error)
+                self._note_loss(one, message.error)
             else:
                 self._note(one, message.value)
                 self._line.send(self._with_actors(one, message.value), answers=one.id)
@@ -294,7 +295,12 @@ class Connection(Actor):
         self._line.send(self._with_actors(one, status), answers=one.id)
 
     def _refuse(self, id_: int, refusal: Refused) -> None:
-        self._line.send(p.Error(id_, _CODES.get(refusal.code, refusal.code), refusal.message))
+        self._line.send(p.Error(id_, _code(refusal), refusal.message))
+
+    def _note_loss(self, one: _Open, refusal: Refused) -> None:
+        """A context that its member has lost is nobody's any more."""
+        if _code(refusal) in p.LOST and hasattr(one.request, "context"):
+            self._contexts.pop(one.request.context, None)
 
     def _note(self, one: _Open, answer: Any) -> None:
         """Keep the books of who holds which context."""
@@ -323,6 +329,10 @@ class Connection(Actor):
                 continue
         if self._used and (members := whereis(MEMBERS)):
             members.tell_if_alive(Uses(self._number, None))
+
+
+def _code(refusal: Refused) -> str:
+    return _CODES.get(refusal.code, refusal.code)
 
 
 def _member(name: str) -> Ref:

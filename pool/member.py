@@ -160,14 +160,16 @@ class Member(Actor):
         """Pass a request on to the worker; hold it, or refuse it, while there is none."""
         if type(message) not in (p.ContextCreate, *_ON_CONTEXTS):
             return super().unhandled(message)
-        if self._info.state == "failed":
-            raise Refused("member_failed", self._info.note)
         if self._info.state == "ready" and self._worker is not None:
             try:
                 self.forward(self._worker, message)
                 return None
             except Gone:  # it has just died: its Down is on the way
                 pass
+        if isinstance(message, p.ContextDrop):
+            return p.Ok(message.id)  # it went with the worker
+        if self._info.state == "failed":
+            raise Refused("member_failed", self._info.note)
         if isinstance(message, _ON_CONTEXTS):
             raise Refused(
                 "member_restarted", f"{self._info.name} lost its contexts: {self._info.note or 'it restarts'}"

@@ -70,6 +70,18 @@ def test_a_member_whose_worker_dies_too_often_says_so_and_the_others_go_on(
     assert one.ask("Generate", context=one.create(other), max_tokens=9)["text"] == "fine"
 
 
+def test_a_context_of_a_member_that_gave_up_is_dropped(pool: Daemons, script: Scripts, wire: Open) -> None:
+    ref = script()
+    one = greeted(wire, pool(ref, POOL_MEMBER_RESTARTS=0).socket)
+    context = one.create(ref)
+    kill_worker(one)
+    while info_of(one)["state"] != "failed":
+        pass
+    assert one.ask("ContextRead", context=context)["code"] == "member_failed"
+    assert one.ask("ContextDrop", context=context)["type"] == "Ok"
+    assert one.ask("MemberUnload", member=ref)["type"] == "Ok"
+
+
 def test_a_member_that_gave_up_can_be_loaded_again(pool: Daemons, script: Scripts, wire: Open) -> None:
     ref = script({"text": "fine"})
     one = greeted(wire, pool(ref, POOL_MEMBER_RESTARTS=0).socket)
@@ -122,7 +134,7 @@ def test_a_generation_that_ignores_its_cancel_costs_its_worker_its_life(
         pass
     os.kill(before, signal.SIGSTOP)  # a worker that hears nothing
     one.sock.sendall(one._pack({"type": "Cancel", "target": target}))
-    while (frame := one.get()) and frame["id"] != target:
+    while (frame := one.get()) and (frame["id"] != target or frame["type"] == "Token"):
         pass
     assert frame is not None
     assert (frame["type"], frame["code"]) == ("Error", "member_restarted")

@@ -61,6 +61,24 @@ def test_a_member_in_use_is_not_unloaded(pool: Daemons, script: Scripts, wire: O
 
 
 @pytest.mark.rule("models.unload")
+def test_a_context_that_went_with_its_worker_holds_no_member(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    ref = script()
+    one = wire(pool(ref).socket)
+    one.hello()
+    context = one.create(ref)
+    worker = members(one)[ref]["pid"]
+    assert isinstance(worker, int)
+    os.kill(worker, signal.SIGKILL)
+    lost = one.ask("ContextRead", context=context)
+    assert lost["code"] in ("member_restarted", "unknown_context")
+    assert one.ask("ContextDrop", context=one.create(ref))["type"] == "Ok"
+    assert one.ask("ContextDrop", context=context)["code"] == "unknown_context"
+    assert one.ask("MemberUnload", member=ref)["type"] == "Ok"
+
+
+@pytest.mark.rule("models.unload")
 def test_a_member_that_is_loading_or_unknown_is_refused(pool: Daemons, script: Scripts, wire: Open) -> None:
     ref = script()
     one, two = wire(pool().socket), wire(pool.socket)
