@@ -52,7 +52,7 @@ class PoolOptions:
     idle_timeout_s: float = field(default_factory=lambda: IDLE.value)
     version: str = "0"
     context_budget: int | None = None
-    """Bytes of snapshots of all members together; None: as many as one worker alone would take."""
+    """Bytes of snapshots of all members together; None: a part of what they may use, as far as they leave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,8 @@ class Members(Supervisor):
         self._starts: dict[int, str] = {}
         self._rooms: dict[str, _Room] = {}
         """Members that others have to leave for, by their names."""
-        self._house = House(MEMORY.count or memory_limit())
-        self._budget = (
-            snapshot_bytes(memory_limit()) if options.context_budget is None else options.context_budget
-        )
+        self._limit = MEMORY.count or memory_limit()
+        self._house = House(self._limit)
         self._budgets: dict[Ref, int] = {}
         """What each member was told that it may keep."""
         self._users: dict[str, set[int]] = {}
@@ -131,6 +129,7 @@ class Members(Supervisor):
         else:
             spec, leave = self._spec(name, model, flags)
             self._starting[name] = [self.later()]
+            self._share_out()
             room = self._rooms[name] = _Room(spec, {self._end(other) for other in leave})
             self._start_in(name, room)
 
@@ -181,12 +180,18 @@ class Members(Supervisor):
         """Tell each member its part of the bytes for snapshots, where that has changed."""
         servers = tuple(member_actor(scheme) for scheme in ("http://", "https://"))  # those keep nothing here
         members = [ref for name, ref in self.refs().items() if not name.startswith(servers)]
-        part = self._budget // max(1, len(members))
+        part = self._budget() // max(1, len(members))
         told, self._budgets = self._budgets, dict.fromkeys(members, part)
         for ref in members:
             if told.get(ref) != part:
                 with suppress(Refused):  # it has just ended, and another one shares in
                     ref.tell(p.Budget(part))
+
+    def _budget(self) -> int:
+        """Bytes of snapshots of all members together. Where none are set, models and snapshots stay within the limit."""
+        if self._options.context_budget is not None:
+            return self._options.context_budget
+        return min(snapshot_bytes(self._limit), self._house.free)
 
     @on(Reply)
     def _came(self, message: Reply) -> None:
@@ -212,6 +217,7 @@ class Members(Supervisor):
                 reply.value.send(p.MemberLoad(0, ""), answer)
             else:
                 self._house.move_out(name)
+                self._share_out()
                 why = reply.error.message.rpartition(" did not start: ")[2]
                 answer.refuse(Refused("load_failed", f"{name} could not be loaded: {why}"))
 

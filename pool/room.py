@@ -102,6 +102,11 @@ class House:
         self._taken: dict[str, int | None] = {}
         self._used_at: dict[str, float] = {}
 
+    @property
+    def free(self) -> int:
+        """Bytes that no member has taken, as far as that is known."""
+        return self._limit - sum(taken or 0 for taken in self._taken.values())
+
     def move_in(self, name: str, need: Need, in_use: Callable[[str], bool], now: float) -> Place:
         """Give a new member its place; those that have to leave have left the books already. Raises as ``place`` does."""
         tenants = [

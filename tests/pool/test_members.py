@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.pool.test_daemon import wait_gone
 Open = Callable[..., Wire]
 
 
-def members(one: Wire) -> dict[str, dict[str, object]]:
+def members(one: Wire) -> dict[str, dict[str, Any]]:
     return {member["name"]: member for member in one.ask("MemberList")["members"]}
 
 
@@ -131,6 +132,7 @@ def test_a_link_that_lost_its_connection_uses_its_member_again(
 @pytest.mark.bound("pool.memory")
 @pytest.mark.rule("models.making-room")
 @pytest.mark.rule("models.fit")
+@pytest.mark.rule("pool.budget-split")
 def test_a_load_that_does_not_fit_sends_away_who_is_idle_and_nobody_else(
     pool: Daemons, wire: Open, model_file: Path, tmp_path: Path
 ) -> None:
@@ -140,10 +142,11 @@ def test_a_load_that_does_not_fit_sends_away_who_is_idle_and_nobody_else(
     flags = {"window": 512, "cells": 512}
     takes = need_of(resolve(str(a)), flags)(2**40)
     assert takes is not None
-    daemon = pool(str(a), flags=("--window", "512", "--cells", "512"), POOL_MEMORY=int(takes * 1.5))
+    daemon = pool(str(a), flags=("--window", "512", "--cells", "512"), POOL_MEMORY=int(takes * 1.2))
     one, two = wire(daemon.socket), wire(daemon.socket)
     one.hello()
     two.hello()
+    until(lambda: snapshots(one), {str(a): int(takes * 1.2) - takes})
     worker = members(one)[str(a)]["pid"]
     assert isinstance(worker, int)
     context = one.create(str(a))
@@ -158,7 +161,7 @@ def test_a_load_that_does_not_fit_sends_away_who_is_idle_and_nobody_else(
     assert two.ask("MemberLoad", ref=str(b))["member"]["state"] == "ready"
     wait_gone(worker)
     assert list(members(two)) == [str(b)]
-    second = pool(str(a), str(b), socket=tmp_path / "2.sock", wait=False, POOL_MEMORY=int(takes * 1.5))
+    second = pool(str(a), str(b), socket=tmp_path / "2.sock", wait=False, POOL_MEMORY=int(takes * 1.2))
     assert second.ended() == 4
     assert "does not fit" in second.lines[-1]
 
@@ -215,10 +218,7 @@ def test_the_bytes_for_snapshots_are_shared_by_the_members_that_are_there(
     one.hello()
 
     def limits() -> dict[str, object]:
-        return {
-            name: next(shelf["limit"] for shelf in member["shelves"] if shelf["name"] == "memory")
-            for name, member in members(one).items()
-        }
+        return snapshots(one)
 
     until(limits, {first: 1_000_000})
     assert one.ask("MemberLoad", ref=second)["type"] == "MemberLoaded"
@@ -231,6 +231,14 @@ def test_the_bytes_for_snapshots_are_shared_by_the_members_that_are_there(
     until(limits, {first: 500_000, second: 500_000})
     assert one.ask("MemberUnload", member=second)["type"] == "Ok"
     until(limits, {first: 1_000_000})
+
+
+def snapshots(one: Wire) -> dict[str, object]:
+    """The bytes of snapshots that each member may keep."""
+    return {
+        name: next(shelf["limit"] for shelf in member["shelves"] if shelf["name"] == "memory")
+        for name, member in members(one).items()
+    }
 
 
 def until(look: Callable[[], object], wanted: object) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from aerix.actors import Refused
-from aerix.pool.room import Need, Place, Tenant, place
+from aerix.pool.room import House, Need, Place, Tenant, place
 
 
 def takes(count: int) -> Need:
@@ -82,3 +82,13 @@ def test_a_smaller_window_is_taken_before_anybody_goes() -> None:
         return takes(30)(room) if room < 60 else 60
 
     assert place("m", shrinks, [idle("a", 50)], 100) == Place((), 50, 30)
+
+
+@pytest.mark.rule("pool.budget-split")
+def test_what_members_leave_of_the_limit_is_free() -> None:
+    house = House(100)
+    house.move_in("a", takes(60), lambda _: True, 0)
+    assert house.free == 40
+    house.move_in("b", takes(10), lambda _: True, 0)
+    house.move_out("a")
+    assert house.free == 90
