@@ -276,6 +276,16 @@ class Ref:
                 "mailbox_full", f"{self.name} has {self.queued} messages waiting and takes no more"
             ) from None
 
+    def abandon(self, reason: str, *, force: bool = False) -> None:
+        """Give it up, though its thread may run on: its name is free, users are refused as if it had ended."""
+        self.abandoned = True
+        self.leave()
+        for envelope in self._mailbox.shut():
+            answer: Any = envelope.reply_to  # ours in the future's place
+            if answer is not None:
+                answer.refuse(Gone(self.name))
+        self.stop(reason, force=force)
+
     def stop(self, reason: str = "shutdown", *, force: bool = False) -> None:
         """Ask it to end after what it is doing; with ``force``, to kill its process."""
         self.tell_if_alive(Stop(reason, force))
@@ -477,9 +487,7 @@ def start(actor: Actor, name: str, monitor: Ref | None = None, start_timeout_s: 
     ref = launch(actor, name, monitor)
     limit = START.value if start_timeout_s is None else start_timeout_s
     if not ref.started.wait(limit):
-        ref.abandoned = True
-        ref.leave()
-        ref.stop("start timeout")
+        ref.abandon("start timeout")
         raise StartFailed(f"{name} was not up in {limit:g} s")
     if ref.refusal is not None:
         raise ref.refusal

@@ -8,6 +8,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Generic, TypeVar
@@ -35,7 +36,7 @@ class Ready:
 
 
 class Mailbox(Generic[E]):
-    """Envelopes for one actor. Any thread puts; only the actor's own thread gets, watches and closes."""
+    """Envelopes for one actor. Any thread puts or shuts; only the actor's own thread gets, watches and closes."""
 
     def __init__(self, limit: int, of_ready: Callable[[Ready], E]) -> None:
         """``limit`` bounds the user lane; ``of_ready`` wraps descriptor readiness into an envelope."""
@@ -46,6 +47,7 @@ class Mailbox(Generic[E]):
         self._lock = threading.Lock()
         self._filled = threading.Condition(self._lock)
         self._closed = False
+        self._shut = False
         self._waiting = False
         self._poller: Poller | None = None
         self._in_a_row = 0
@@ -63,7 +65,7 @@ class Mailbox(Generic[E]):
     def put(self, envelope: E, *, system: bool = False) -> None:
         """Add an envelope. Raises MailboxClosed, or MailboxFull on the user lane."""
         with self._lock:
-            if self._closed:
+            if self._closed or (self._shut and not system):
                 raise MailboxClosed
             if system:
                 self._system.append(envelope)
@@ -86,13 +88,16 @@ class Mailbox(Generic[E]):
                 self._in_a_row = 0
                 if events := self._poller.poll(0.0):
                     return self._of_ready(Ready(events))
-            # Without the lock, which costs: nobody else takes from the lanes.
+            # Without the lock, which costs: nobody else takes from the lanes, but for ``shut``.
             if self._system:
                 self._in_a_row += 1
                 return self._system.popleft()
             if self._user and not system_only:
                 self._in_a_row += 1
-                return self._user.popleft()
+                try:
+                    return self._user.popleft()
+                except IndexError:
+                    continue
             with self._lock:
                 if self._system or (self._user and not system_only):
                     continue
@@ -117,6 +122,16 @@ class Mailbox(Generic[E]):
         """Put envelopes back at the head of the system lane, in order, as a wait that set them aside does."""
         with self._lock:
             self._system.extendleft(reversed(envelopes))
+
+    def shut(self) -> list[E]:
+        """Refuse users' messages from now on; returns those that waited. The system lane is still served."""
+        with self._lock:
+            self._shut = True
+        rest: list[E] = []
+        with suppress(IndexError):  # popped one by one: the actor may take one meanwhile
+            while True:
+                rest.append(self._user.popleft())
+        return rest
 
     def close(self) -> list[E]:
         """Refuse everything from now on; returns what was waiting, for the actor to refuse."""

@@ -403,7 +403,5 @@ class Supervisor(Actor):
 
         log("actor.abandoned", level="warning", actor=child.spec.name, why=why)
         assert child.ref is not None
-        child.ref.abandoned = True
-        child.ref.leave()
-        child.ref.stop("abandoned", force=True)
+        child.ref.abandon("abandoned", force=True)
         self._down(child, Down(child.spec.name, child.ref.incarnation, Exit("killed", why), started=False))

@@ -62,6 +62,35 @@ def test_a_closed_mailbox_gives_back_what_waited_and_refuses_both_lanes(box: Mai
             box.put("late", system=system)
 
 
+@pytest.mark.rule("supervisor.abandoned-refuses")
+def test_a_shut_mailbox_gives_back_what_users_sent_and_still_serves_the_system(box: Mailbox[object]) -> None:
+    box.put("later")
+    box.put("first", system=True)
+    assert box.shut() == ["later"]
+    with pytest.raises(MailboxClosed):
+        box.put("late")
+    box.put("second", system=True)
+    assert all_of(box) == ["first", "second"]
+
+
+def test_what_is_taken_while_a_mailbox_is_shut_is_taken_once() -> None:
+    for _ in range(200):
+        box, taken = Mailbox[int](20, lambda _: -1), list[int]()
+        for n in range(20):
+            box.put(n)
+
+        def take(box: Mailbox[int] = box, taken: list[int] = taken) -> None:
+            while (number := box.get(0)) is not None:
+                taken.append(number)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        rest = box.shut()
+        thread.join()
+        assert sorted(taken + rest) == list(range(20))
+        box.close()
+
+
 def test_a_message_wakes_who_waits(box: Mailbox[object]) -> None:
     thread = threading.Thread(target=lambda: box.put("here"))
     thread.start()

@@ -29,7 +29,7 @@ from aerix.actors import (
     start,
     whereis,
 )
-from tests.actors.bodies import PATIENCE, Gate, Puppet, Run, refusal, running
+from tests.actors.bodies import PATIENCE, Asker, Gate, Ping, Puppet, Run, refusal, running
 from tests.actors.test_process import Owner, ended
 
 KINDS = ("permanent", "transient", "temporary")
@@ -568,6 +568,24 @@ def test_a_child_over_its_grace_is_abandoned_and_the_others_go_on(grove: Grove) 
     assert grove.history.events[-1] == "stop a"
     gate.free.set()
     assert b.join(PATIENCE)
+
+
+@pytest.mark.rule("supervisor.abandoned-refuses")
+def test_an_abandoned_child_refuses_who_waits_in_its_mailbox_and_who_comes_later(grove: Grove) -> None:
+    gate, asker = Gate(), Asker()
+    with running(asker, "asker"):
+        tree = start(grove.tree(grove.spec("a", grace_s=3)), "tree")
+        a = child("a")
+        gate.hold(a)
+        waiting = asker.sends(a, Ping())
+        tree.stop()
+        grove.turn(tree, 3)
+        assert tree.join(PATIENCE) == Exit("shutdown", "shutdown")
+        asker.until(lambda asker: asker.replies)
+        assert waiting.error is not None
+        assert (waiting.error.code, refusal(a, Ping()).code) == ("gone", "gone")
+        gate.free.set()
+        assert a.join(PATIENCE) == Exit("shutdown", "shutdown")
 
 
 @pytest.mark.rule("supervisor.grace")
