@@ -285,6 +285,7 @@ def child_main(
     os.dup2(errors.fileno(), 1)
     os.dup2(errors.fileno(), 2)
     if guard == "term":
+        os_linux.adopt_orphans()  # so that all it starts stays below it, wherever it goes
         os_linux.run_on_when_unread(2)
     errors.close()
     faulthandler.register(signal.SIGUSR1, file=2)  # in native code too

@@ -77,7 +77,7 @@ class Spawned:
         What a runner has started goes before the runner: whoever kills it may end before it could sweep after it.
         """
         if sig is signal.SIGKILL and self._guard == "term" and not self._reaped:
-            _kill_marked(f"{MARK}={self._mark}".encode())
+            _kill(os_linux.descendants(self.pid))
         if not self._reaped and not os_linux.signal_group(self.pid, sig):
             os_linux.signal_process(self.pidfd, sig)
 
@@ -136,18 +136,17 @@ def _safe_path() -> Iterator[None]:
 def _end_marked(mark: bytes) -> None:
     """Kill the processes that a killed runner left behind, wherever they went: they carry its mark."""
     for _ in range(SWEEPS.count):
-        if not (found := _kill_marked(mark)):
+        found = [int(at.name) for at in Path("/proc").iterdir() if at.name.isdigit() and _is_marked(at, mark)]
+        if not found:
             return
+        _kill(found)
     log("child.outlived", level="warning", pids=found)
 
 
-def _kill_marked(mark: bytes) -> list[int]:
-    """Kill whoever carries the mark now; those it were."""
-    found = [int(at.name) for at in Path("/proc").iterdir() if at.name.isdigit() and _is_marked(at, mark)]
-    for pid in found:
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    return found
 
 
 def _is_marked(process: Path, mark: bytes) -> bool:

@@ -1,5 +1,6 @@
 """What the actors of these tests run and say: messages, plain actors, and the bodies of child processes."""
 
+import hashlib
 import os
 import resource
 import signal
@@ -157,10 +158,35 @@ def grandchild(channel: Channel, call: int, arg: str) -> None:
     channel.reply(call, Echo(child.stdout.readline().decode().strip()))
 
 
+def heir(channel: Channel, call: int, arg: str) -> None:
+    """A program that holds the channel open too; in a session of its own where ``arg`` says so. Answers with its pid."""
+    program = ["sh", "-c", "echo $$; exec sleep 600"]
+    child = subprocess.Popen(
+        program, stdout=subprocess.PIPE, pass_fds=[channel.fileno()], start_new_session=arg == "apart"
+    )
+    assert child.stdout is not None
+    channel.reply(call, Echo(child.stdout.readline().decode().strip()))
+
+
+def orphan(channel: Channel, call: int, arg: str) -> None:
+    """A program without a parent, in a session of its own, that bears no variable of ours. Answers with its pid."""
+    program = ["sh", "-c", "env -i setsid sh -c 'echo $$; exec sleep 600' &"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        pid = child.stdout.readline().decode().strip()
+    channel.reply(call, Echo(pid))
+
+
+def native(channel: Channel, call: int, arg: str) -> None:
+    """Compute in native code, for longer than anybody waits."""
+    channel.piece(call, Echo("begun"))
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+
 DEEDS = {
     "refuse": refuse, "until_cancelled": until_cancelled, "crash": crash, "leave": leave, "die": die, "dribble": dribble, "cut": cut, "hang": hang,
     "garbage": garbage, "half_a_frame": half_a_frame, "last_reply": last_reply, "mute": mute, "too_much": too_much,
-    "grandchild": grandchild,
+    "grandchild": grandchild, "heir": heir, "orphan": orphan, "native": native,
 }  # fmt: skip
 
 

@@ -15,8 +15,23 @@ from typing import Any
 
 import pytest
 
-from aerix.actors import Call, Exit, ManualClock, Ref, Refused, Reply, StartFailed, launch, on, start
+from aerix.actors import (
+    Call,
+    ChildSpec,
+    Exit,
+    FindChild,
+    ManualClock,
+    Ref,
+    Refused,
+    Reply,
+    StartFailed,
+    Supervisor,
+    launch,
+    on,
+    start,
+)
 from aerix.actors.bounds import CHILD_CREDIT, CHILD_PING, CHILD_PINGS_MISSED, CHILD_PROGRESS
+from aerix.actors.log import configure
 from aerix.actors.process import ProcessActor
 from aerix.actors.wire import Plain
 from tests.actors.bodies import CODEC, PATIENCE, Asker, Blob, Do, Echo, Gate, Ping, Run, refusal, running
@@ -327,6 +342,55 @@ def test_a_child_that_is_killed_in_a_call_is_lost_and_its_calls_are_refused() ->
     assert errors[0].message == "owner ended: signal SIGKILL: the last thing it said"
 
 
+@pytest.mark.rule("process.pidfd")
+@pytest.mark.rule("process.group-killed")
+@pytest.mark.parametrize("where", ["beside", "apart"])
+def test_a_death_is_seen_while_a_grandchild_holds_the_channel_and_the_group_goes_with_its_leader(
+    where: str,
+) -> None:
+    owner = Owner()
+    with owning(owner) as (ref, _):
+        heir = int(ref.ask(Do("heir", where), PATIENCE).text)
+        os.kill(owner.pid, signal.SIGKILL)
+        assert exit_of(ref) == Exit("lost", "signal SIGKILL")
+        if where == "apart":  # it is in no group of ours: a worker starts nothing
+            assert not ended(heir)
+            os.kill(heir, signal.SIGKILL)
+    until_ended(heir)
+
+
+@pytest.mark.rule("process.never-adopted")
+def test_an_owner_that_is_started_again_has_a_child_of_its_own() -> None:
+    owners: list[Owner] = []
+
+    def build() -> Owner:
+        owners.append(Owner())
+        return owners[-1]
+
+    with running(Supervisor([ChildSpec("owner", build)]), "tree") as tree:
+        os.kill(owners[0].pid, signal.SIGKILL)
+        assert exit_of(owners[0].ref).kind == "lost"
+        while (again := tree.ask(FindChild("owner"), PATIENCE)) is owners[0].ref:
+            pass
+        assert again.ask(Echo("hi"), PATIENCE) == Echo("hi")
+        assert len({owner.pid for owner in owners}) == len(owners) == 2
+        assert ended(owners[0].pid)
+
+
+@pytest.mark.rule("process.uncaught")
+def test_a_child_that_crashes_is_in_the_log_with_what_it_died_of(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    configure(path)
+    owner = Owner()
+    with owning(owner) as (ref, _):
+        refusal(ref, Do("crash", "the disk is full"))
+        assert exit_of(ref).kind == "lost"
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    (crash,) = [line for line in told if line["event"] == "child.crashed"]
+    assert (crash["pid"], crash["body"]) == (owner.pid, "tests.actors.bodies:serve")
+    assert crash["error"].strip().endswith("ValueError: the disk is full")
+
+
 @pytest.mark.rule("process.uncaught")
 def test_a_child_that_crashes_tells_of_what() -> None:
     with owning(Owner()) as (ref, _):
@@ -470,6 +534,15 @@ def refusal_of(replies: list[Reply]) -> Refused:
 def test_a_child_that_hears_term_needs_no_kill() -> None:
     with owning(Owner(stop_s=0.01)) as (ref, asker):  # term_s is long
         asker.sends(ref, Do("hang"))
+        asker.until(lambda a: a.pieces)
+        ref.stop()
+        assert exit_of(ref) == Exit("shutdown", "shutdown")
+
+
+@pytest.mark.rule("process.term-at-once")
+def test_a_worker_that_computes_in_native_code_ends_at_term() -> None:
+    with owning(Owner(stop_s=0.01, term_s=2 * PATIENCE)) as (ref, asker):
+        asker.sends(ref, Do("native"))
         asker.until(lambda a: a.pieces)
         ref.stop()
         assert exit_of(ref) == Exit("shutdown", "shutdown")
@@ -658,6 +731,18 @@ def test_what_a_killed_runner_leaves_in_another_session_is_found_by_its_mark_and
         assert exit_of(ref).detail == "signal SIGKILL"
         assert ended(apart)
         until_ended(beside)
+
+
+@pytest.mark.rule("process.escapee-killed")
+@pytest.mark.rule("process.subreaper")
+def test_what_left_a_runner_and_bears_no_mark_ends_before_the_runner_that_is_killed() -> None:
+    owner = Owner(guard="term")
+    with owning(owner) as (ref, _):
+        orphan = int(ref.ask(Do("orphan"), PATIENCE).text)
+        assert os.getsid(orphan) == orphan
+        ref.stop(force=True)
+        assert exit_of(ref) == Exit("shutdown", "shutdown")
+        until_ended(orphan)
 
 
 def test_the_mark_of_one_runner_is_not_anothers() -> None:
