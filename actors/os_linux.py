@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aerix.actors.bounds import SWEEPS
+from aerix.actors.log import log
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -101,7 +102,8 @@ def sweep(spare: frozenset[int] = frozenset()) -> list[int]:
     """Kill every descendant of this process but ``spare`` and theirs, until none is left; returns whom it killed.
 
     For a process that adopts orphans: whoever left its group or session is still found here. A process that keeps
-    forking could outrun one round, so there are several, each stopping all it sees before it kills them.
+    forking could outrun one round, so there are several, each stopping all it sees before it kills them; whom the
+    last one still found is logged.
     """
     killed: list[int] = []
     for _ in range(SWEEPS.count):
@@ -115,6 +117,8 @@ def sweep(spare: frozenset[int] = frozenset()) -> list[int]:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         killed += ended
+    else:
+        log("child.outlived", level="warning", pids=targets)
     return killed
 
 

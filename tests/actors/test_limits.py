@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -205,6 +207,20 @@ def test_processes_of_a_killed_runner_that_the_last_round_still_found_are_logged
         assert exit_of(ref).detail == "signal SIGKILL"
     told = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["pids"] for line in told if line["event"] == "child.outlived"] == [[apart]]
+
+
+@pytest.mark.bound("child.sweeps")
+def test_whom_the_last_round_of_a_sweep_still_found_is_logged(limit: Limit, tmp_path: Path) -> None:
+    limit("child.sweeps", 1)
+    path = tmp_path / "log"
+    configure(path)
+    program = (
+        "import subprocess; from aerix.actors.os_linux import sweep\n"
+        "child = subprocess.Popen(['sleep', '600']); print(child.pid, sweep())"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    (line,) = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (line["event"], said) == ("child.outlived", f"{line['pids'][0]} {line['pids']}\n")
 
 
 # --- the dump and the log -----------------------------------------------------------------------------------------
