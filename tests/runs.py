@@ -49,11 +49,13 @@ def final(text: str = "done.", **extra: Any) -> Step:
 
 def play(folder: Path, plays: dict[str, list[Step]], **header: Any) -> str:
     """A scripted model that answers the prompt ``play NAME`` with the steps of that name; its reference."""
+    return script(folder, [(rf"play {name}\b", steps) for name, steps in plays.items()], **header)
+
+
+def script(folder: Path, groups: list[tuple[str, list[Step]]], **header: Any) -> str:
+    """A scripted model that answers each context with the steps of the first group whose pattern it matches."""
     path = Path(tempfile.mkdtemp(dir=folder)) / "plays.jsonl"
-    lines = [
-        header,
-        *({"match": rf"play {name}\b", **step} for name, steps in plays.items() for step in steps),
-    ]
+    lines = [header, *({"match": match, **step} for match, steps in groups for step in steps)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return f"scripted:{path}"
 

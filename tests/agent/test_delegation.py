@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +30,7 @@ from tests.runs import (
     of,
     pool_status,
     results,
+    script,
     session_log,
     turns,
     worker_pid,
@@ -93,13 +93,6 @@ GROUPS: list[tuple[str, list[Step]]] = [
     ("work long", [final("\"quoted\" and\nlong " * 120)]),
     *((f"work {name}", [write(name), final(f"wrote {name}")]) for name in ("one", "two", "three", "four")),
 ]  # fmt: skip
-
-
-def script(folder: Path, groups: list[tuple[str, list[Step]]], **header: Any) -> str:
-    path = Path(tempfile.mkdtemp(dir=folder)) / "plays.jsonl"
-    lines = [header, *({**step, "match": match} for match, steps in groups for step in steps)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return f"scripted:{path}"
 
 
 @pytest.fixture(scope="module")

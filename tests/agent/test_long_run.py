@@ -1,6 +1,5 @@
 """A long run with jobs, pieces, compactions and kills: no call is lost or run twice, and its log gives its contexts."""
 
-import json
 import os
 import random
 import signal
@@ -13,7 +12,7 @@ from aerix.agent.context import Context
 from aerix.session.events import Event, Message
 from aerix.session.replay import Held, replay
 from tests.conftest import Limit
-from tests.runs import Desk, Line, Step, call, calls, final, of, results, worker_pid
+from tests.runs import Desk, Line, Step, call, calls, final, of, results, script, worker_pid
 
 SEED = 20
 PASS = {"turn": {"thought": "It holds.", "final": {"verdict": "pass", "reason": "seen"}}}
@@ -33,7 +32,7 @@ def step(n: int, chance: random.Random) -> Step:
     return calls(call("bash", command=f"{line}; yes {n} | head -c 400"))
 
 
-def script(folder: Path, turns: int, chance: random.Random) -> str:
+def long_script(folder: Path, turns: int, chance: random.Random) -> str:
     root = [step(n, chance) for n in range(turns)]
     work = [calls(call("bash", command="echo piece$RANDOM$RANDOM. >> pieces")), final("worked")]
     groups = [
@@ -41,11 +40,7 @@ def script(folder: Path, turns: int, chance: random.Random) -> str:
         (r"play long", [*root, *[final("the end")] * (turns + 1)]),
         (r"Do work \d", work),
     ]
-    path = folder / "long.jsonl"
-    lines: list[Line] = [{"window": 8192}]
-    lines += [{**one, "match": match} for match, steps in groups for one in steps]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return f"scripted:{path}"
+    return script(folder, groups, window=8192)
 
 
 @pytest.fixture
@@ -74,7 +69,7 @@ def test_a_long_run_loses_no_call_runs_none_twice_and_can_be_replayed(
     limit("supervisor.restarts", 1000)  # runners die more often here than one may
     limit("supervisor.delay", 0.05)
     chance = random.Random(SEED)
-    model = script(tmp_path, turns, chance)
+    model = long_script(tmp_path, turns, chance)
     kills = set(chance.sample(range(2, turns), 2))
     had: dict[str, list[Held]] = {}
     drop = Context.drop
