@@ -77,10 +77,12 @@ def git(
     deadline_s: float | None = None,
     max_bytes: int | None = None,
     may_fail: bool = False,
+    leash: int | None = None,
 ) -> Done:
     """Run git and return what it said; ``config`` are more ``key=value`` settings for this call.
 
-    Raises GitError ``git_missing``, ``git_timeout`` (its process group is killed then), ``git_output`` where it said
+    ``leash`` is the reading end of a pipe, whose other end somebody closes who waits no longer. Raises GitError
+    ``git_missing``, ``git_timeout`` and ``git_given_up`` (its process group is killed then), ``git_output`` where it said
     more than the bound and ``max_bytes`` is not given, and, unless ``may_fail``, ``git_failed`` with its own last line.
     """
     options = [part for setting in (*_SWITCHED_OFF, *config) for part in ("-c", setting)]
@@ -88,7 +90,8 @@ def git(
         process = _start(["git", "--no-pager", *options, *args], cwd, env or {}, stdin)
     limit_s = GIT_CALL.value if deadline_s is None else deadline_s
     try:
-        done = _collect(process, args[0], limit_s, GIT_OUTPUT.count if max_bytes is None else max_bytes)
+        most = GIT_OUTPUT.count if max_bytes is None else max_bytes
+        done = _collect(process, args[0], limit_s, most, leash)
     finally:
         _end(process)
     if done.cut and max_bytes is None:
@@ -130,18 +133,24 @@ def _start(
         raise GitError("git_missing", f"git could not be started: {error.strerror}") from None
 
 
-def _collect(process: "subprocess.Popen[bytes]", what: str, limit_s: float, max_bytes: int) -> Done:
+def _collect(
+    process: "subprocess.Popen[bytes]", what: str, limit_s: float, max_bytes: int, leash: int | None
+) -> Done:
     deadline = monotonic() + limit_s
     out, err = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
         for stream, buffer in ((process.stdout, out), (process.stderr, err)):
             assert stream is not None
             selector.register(stream, selectors.EVENT_READ, buffer)
-        while selector.get_map() and len(out) <= max_bytes:
+        if leash is not None:
+            selector.register(leash, selectors.EVENT_READ)
+        while len(selector.get_map()) > (leash is not None) and len(out) <= max_bytes:
             ready = selector.select(max(0.0, deadline - monotonic()))
             if not ready:
                 raise GitError("git_timeout", f"git {what} did not end in {limit_s:g} s")
             for key, _ in ready:
+                if key.data is None:
+                    raise GitError("git_given_up", f"nobody waits for git {what} any more")
                 data = os.read(key.fd, _READ)
                 key.data.extend(data)
                 if not data:
@@ -171,13 +180,14 @@ def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-def filters_off(cwd: Path) -> list[str]:
+def filters_off(cwd: Path, leash: int | None = None) -> list[str]:
     """The settings that switch off every clean, smudge and process filter that is configured.
 
     They are programs that a repository names; git would run them wherever it reads a file's content. Raises GitError
     ``git_filter`` for a name that no setting of a command line can reach.
     """
-    found = git(["config", "-z", "--name-only", "--get-regexp", r"^filter\."], cwd, may_fail=True).paths()
+    asked = ["config", "-z", "--name-only", "--get-regexp", r"^filter\."]
+    found = git(asked, cwd, may_fail=True, leash=leash).paths()
     drivers = {key.rpartition(".")[0] for key in found}
     if odd := sorted(d for d in drivers if "=" in d or "\n" in d):
         raise GitError(

@@ -1,4 +1,5 @@
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,20 @@ def test_over_its_time_git_is_killed_with_what_it_started(git_repo: Path, tmp_pa
         git(["hang"], git_repo, config=[setting], deadline_s=0.5)
     assert error.value.code == "git_timeout"
     assert is_gone(pid_in(pid), 1)
+
+
+def test_a_git_that_nobody_waits_for_any_more_is_killed(git_repo: Path, tmp_path: Path) -> None:
+    pid, (leash, other_end) = tmp_path / "pid", os.pipe()
+    setting = f"alias.hang=!echo $$ > {pid}; sleep 100; sleep 100"
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(git, ["hang"], git_repo, config=[setting], leash=leash)
+        running = pid_in(pid)
+        os.close(other_end)
+        with pytest.raises(GitError, match="nobody waits for git hang any more") as error:
+            asked.result()
+    os.close(leash)
+    assert error.value.code == "git_given_up"
+    assert is_gone(running, 1)
 
 
 def test_more_than_it_may_say_is_cut(git_repo: Path) -> None:

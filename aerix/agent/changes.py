@@ -1,10 +1,10 @@
 """Changes: what a request does to the working tree, from a snapshot before its first call to one at its end.
 
 The first snapshot is taken while the model reads the prompt. git runs in an actor of its own, so that nobody waits in
-it; where there is none, or it fails, the request goes on without a diff.
+it; where there is none, or it fails, the request goes on without a diff. Nobody leaves a git behind: it is on a leash.
 """
 
-from contextlib import suppress
+import os
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _STOP_S = 0.1
-"""Seconds for that actor to stop: git may hold it for longer, and then nobody waits for it any more."""
+"""Seconds for that actor to stop; a git that holds it is killed before."""
 
 
 class Changes:
@@ -28,19 +28,22 @@ class Changes:
         self._spec = spec
         self._starting: Call | None = None
         self._before: Call | None = None
+        self._leash: int | None = None
+        self._late = ""
 
     def start(self) -> None:
         """Start the actor that takes snapshots. Does not wait."""
         if not self._spec.diff:
             return
         cwd, store = self._spec.cwd, self._spec.folder / "trees"
+        theirs, self._leash = os.pipe()
 
         def build() -> Actor:
             from aerix.session.snapshot import Snapshots
 
-            return Snapshots(cwd, store)
+            return Snapshots(cwd, store, theirs)
 
-        spec = ChildSpec("snapshots", build, restart="transient", grace_s=_STOP_S)
+        spec = ChildSpec("snapshots", build, restart="temporary", grace_s=_STOP_S)
         self._starting = self._actor.request(self._supervisor, StartChild(spec))
 
     def heard(self, _event: object = None) -> None:
@@ -50,25 +53,40 @@ class Changes:
             self._before = self._take(starting.value)
 
     def begin(self) -> None:
-        """Wait for the first snapshot: no call may change the tree before it."""
+        """Wait for the first snapshot: no call may change the tree before it. One that would come later is given up."""
         if self._starting is None:
             return
-        with suppress(DeadlineExceeded):  # then there is no diff, and it is said why
+        try:
             self._actor.wait(self._starting, deadline_s=DIFF.value)
             self.heard()
             if self._before is not None:
                 self._actor.wait(self._before, deadline_s=DIFF.value)
+        except DeadlineExceeded:
+            self._late = f"the first snapshot took longer than {DIFF.value:g} s; --no-diff takes none"
+            self._let_go()
 
     def diff(self, limit_s: float) -> tuple[str, list[str], str]:
-        """The diff, what it leaves out, and why there is none; outside a repository all three are empty."""
-        if self._starting is None:
-            return "", [], ""
+        """The diff, what it leaves out, and why there is none; outside a repository all three are empty.
+
+        It is the last that is asked: whatever git still does is ended.
+        """
+        if self._starting is None or self._late:
+            return "", [], self._late
         try:
             return self._diff(self._starting, monotonic() + limit_s)
-        except (Refused, DeadlineExceeded) as error:
-            return "", [], str(error)
+        except Refused as refused:
+            return "", [], str(refused)
+        except DeadlineExceeded:
+            return "", [], f"git took longer than {limit_s:.1f} s; --no-diff takes none"
         except Cancelled:  # a second one: the end is near
             return "", [], "it was cancelled"
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        assert self._leash is not None
+        os.close(self._leash)
+        self._leash = None
 
     def _diff(self, starting: Call, by: float) -> tuple[str, list[str], str]:
         from aerix.session.snapshot import DiffText, DiffTrees, Tree

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from aerix.actors import Actor, Refused, on
+from aerix.actors import Actor, Exit, Refused, on
 from aerix.bounds import DIFF_BYTES, SNAPSHOT_FILE, SNAPSHOT_FILES, SNAPSHOT_NESTED, SNAPSHOT_TOTAL
 from aerix.git import GitError, filters_off, git
 from aerix.session.project import repository_root
@@ -69,16 +69,19 @@ class Snapshots(Actor):
     goes on without a diff, and says why.
     """
 
-    def __init__(self, cwd: Path, store: Path) -> None:
-        """``store`` is the session's folder for objects; it is created with the first snapshot."""
+    def __init__(self, cwd: Path, store: Path, leash: int | None = None) -> None:
+        """``store`` is the session's folder for objects; it is created with the first snapshot. ``leash``, as git takes
+        it, is closed here: a call of git cannot hear messages.
+        """
         self._cwd = cwd
         self._store = store
+        self._leash = leash
 
     @on(TakeSnapshot)
     def take(self, _message: TakeSnapshot) -> Tree | None:
         """Take a snapshot."""
         try:
-            return take(self._cwd, self._store)
+            return take(self._cwd, self._store, self._leash)
         except GitError as error:
             raise Refused(error.code, error.message) from None
 
@@ -86,12 +89,17 @@ class Snapshots(Actor):
     def diff(self, message: DiffTrees) -> DiffText:
         """Compare two snapshots."""
         try:
-            return diff(message.before, message.after, self._store)
+            return diff(message.before, message.after, self._store, self._leash)
         except GitError as error:
             raise Refused(error.code, error.message) from None
 
+    def teardown(self, exit: Exit) -> None:
+        """Let go of the leash."""
+        if self._leash is not None:
+            os.close(self._leash)
 
-def take(cwd: Path, store: Path) -> Tree | None:
+
+def take(cwd: Path, store: Path, leash: int | None = None) -> Tree | None:
     """Take a snapshot of the working tree around ``cwd``; None where there is none. Raises GitError."""
     root = repository_root(cwd)
     if root is None:
@@ -100,7 +108,7 @@ def take(cwd: Path, store: Path) -> Tree | None:
         store.mkdir(parents=True, exist_ok=True, mode=0o700)
         index = store / f"index-{secrets.token_hex(4)}"
         try:
-            return _Taking(root, store, index).tree()
+            return _Taking(root, store, index, leash).tree()
         finally:
             for path in (index, index.with_name(f"{index.name}.lock")):
                 path.unlink(missing_ok=True)
@@ -120,12 +128,14 @@ class _Changes:
 class _Taking:
     """One snapshot on its way."""
 
-    def __init__(self, root: Path, store: Path, index: Path) -> None:
+    def __init__(self, root: Path, store: Path, index: Path, leash: int | None) -> None:
         self._root = root
-        told = git(["rev-parse", "--git-path", "index", "--git-path", "objects"], root).out
+        self._leash = leash
+        asked = ["rev-parse", "--git-path", "index", "--git-path", "objects"]
+        told = git(asked, root, leash=leash).out
         theirs, objects = (root / os.fsdecode(line) for line in told.splitlines())
         self._env = {"GIT_INDEX_FILE": str(index), **_objects(store, objects)}
-        self._config = filters_off(root)
+        self._config = filters_off(root, leash)
         if theirs.is_file():
             _copy_index(theirs, index)
 
@@ -171,17 +181,18 @@ class _Taking:
         return _Changes(sorted(there), sorted(gone), sorted(nested))
 
     def _git(self, *args: str, feed: bytes = b"") -> bytes:
-        return git(args, self._root, config=self._config, env=self._env, feed=feed).out
+        return git(args, self._root, config=self._config, env=self._env, feed=feed, leash=self._leash).out
 
 
-def diff(before: Tree, after: Tree, store: Path) -> DiffText:
+def diff(before: Tree, after: Tree, store: Path, leash: int | None = None) -> DiffText:
     """What changed from one tree to another. Raises GitError."""
     stamps = before.left_out, after.left_out
     changed = sorted(p for p in stamps[0].keys() | stamps[1].keys() if _may_differ(p, *stamps))
     if before.id == after.id:
         return DiffText("", changed)
     root = Path(after.root)
-    objects = root / os.fsdecode(git(["rev-parse", "--git-path", "objects"], root).out.rstrip(b"\n"))
+    told = git(["rev-parse", "--git-path", "objects"], root, leash=leash).out
+    objects = root / os.fsdecode(told.rstrip(b"\n"))
     done = git(
         [
             "diff-tree",
@@ -197,6 +208,7 @@ def diff(before: Tree, after: Tree, store: Path) -> DiffText:
         root,
         env=_objects(store, objects),
         max_bytes=DIFF_BYTES.count,
+        leash=leash,
     )
     text = done.out.decode("utf-8", "replace")
     if done.cut:

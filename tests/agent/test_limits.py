@@ -11,9 +11,9 @@ import pytest
 from aerix.agent.delegation import Rules
 from aerix.pool.client import PoolSettings
 from aerix.session.events import Note
-from tests.agent.test_delegation import GROUPS, script, spawned, told
+from tests.agent.test_delegation import GROUPS, spawned, told
 from tests.conftest import Limit
-from tests.runs import Aerix, Desk, Ran, call, calls, final, of, play, results, session_log, turns
+from tests.runs import Aerix, Desk, Ran, call, calls, final, of, play, results, script, session_log, turns
 from tests.tools.waiting import is_gone, pid_in
 
 NONSENSE = "I would rather talk."
@@ -161,21 +161,17 @@ def test_only_so_much_of_a_prompt_is_classified(desk: Desk, limit: Limit) -> Non
 
 
 @pytest.mark.bound("request.diff")
-def test_a_diff_that_takes_too_long_is_a_note(
-    desk: Desk, limit: Limit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_diff_that_takes_too_long_is_a_note_and_leaves_no_git_behind(
+    desk: Desk, limit: Limit, slow_git: Path
 ) -> None:
-    slow = tmp_path / "bin/git"
-    slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexec sleep 30\n")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     limit("request.diff", 0.2)
-    limit("git.call", 1)  # what was given up ends then
     ran = desk("play answer")
     assert ends(ran) == ("done", 0)
     assert ran.end.diff == ""
     told = [event.text for event in ran.shown if isinstance(event, Note)]
-    assert len([note for note in told if note.startswith("there is no diff: ")]) == 1, told
+    why = "the first snapshot took longer than 0.2 s; --no-diff takes none"
+    assert [note for note in told if "diff" in note] == [f"there is no diff: {why}"]
+    assert is_gone(pid_in(slow_git), 0)
 
 
 @pytest.mark.bound("request.cancel")

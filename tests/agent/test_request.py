@@ -15,6 +15,7 @@ from aerix.pool.client import PoolSettings
 from aerix.session.events import Event, Message, Note, Route, SessionStart, Token
 from aerix.session.events import Segment as SegmentEvent
 from tests.runs import Desk, Ran, call, calls, final, of, play, replay, turns, worker_pid
+from tests.tools.waiting import is_gone, pid_in
 
 LONG = "The quick brown fox jumps over the lazy dog, again and again and again."
 
@@ -122,18 +123,29 @@ def test_there_is_no_diff_outside_a_repository_nor_where_none_is_wanted(desk: De
 
 
 @pytest.mark.rule("bounds.git-diff")
+@pytest.mark.usefixtures("slow_git")
 def test_a_git_that_takes_too_long_costs_the_diff_and_nothing_else(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = tmp_path / "bin/git"
-    slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexec sleep 30\n")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("AERIX_BOUND_GIT_CALL", "0.2")
     ran = desk("play answer")
     assert ends(ran) == ("done", "", 0)
     assert ["git" in event.text for event in ran.shown if isinstance(event, Note)][1:] == [True]
+
+
+@pytest.mark.rule("agent.cancel")
+def test_a_cancel_leaves_no_git_behind(desk: Desk, slow_git: Path) -> None:
+    def cancel() -> None:
+        pid_in(slow_git)
+        request().cancel("interrupted")
+
+    def heard(event: Event) -> None:
+        if isinstance(event, SessionStart):
+            threading.Thread(target=cancel, name="cancel").start()
+
+    desk.heard = heard
+    assert ends(desk("play answer")) == ("cancelled", "interrupted", 130)
+    assert is_gone(pid_in(slow_git), 0)
 
 
 # --- what is lost on the way --------------------------------------------------------------------------------------
