@@ -148,9 +148,9 @@ class Request(Actor):
         member = self._load()
         self._begin_with_hooks()
         route = self._route(member, changes)
-        self._fire(hooks.RouteDecision(route))
+        self._fire(hooks.RouteDecision(route.route, route.scores or {}))
         changes.begin()
-        return self._run_root(member, route)
+        return self._run_root(member, route.route)
 
     def _begin_with_hooks(self) -> None:
         """What hooks and skills make of the prompt, and add to it. A block of the prompt ends the request."""
@@ -187,11 +187,12 @@ class Request(Actor):
         with suppress(Refused):
             self._journal.note(text)
 
-    def _route(self, member: MemberInfo, changes: Changes) -> str:
+    def _route(self, member: MemberInfo, changes: Changes) -> Route:
         if self._spec.route is not None:
-            self._journal.write(Route(route=self._spec.route, forced=True))
+            forced = Route(route=self._spec.route, forced=True)
+            self._journal.write(forced)
             changes.start()
-            return self._spec.route
+            return forced
         from aerix.agent.route import classify
 
         context = PoolContext(self, self._places.pool, self._decision(member).name)
@@ -199,7 +200,7 @@ class Request(Actor):
         if usage is not None:
             self._usage = self._usage.plus(usage)
         self._journal.write(route)
-        return route.route
+        return route
 
     def _decision(self, main: MemberInfo) -> MemberInfo:
         """The member that classifies; the first request of a session waits for it to load."""

@@ -1,6 +1,5 @@
 """The seams of hooks and skills: each point of a request fires, and what is decided there is heeded."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +8,9 @@ import pytest
 
 from aerix.actors import Actor
 from aerix.agent.extensions import NoExtensions
-from aerix.hooks.events import Decision, Event, PreToolUse
+from aerix.hooks.events import Decision, Event, PreToolUse, RouteDecision
 from aerix.session.events import Note
-from tests.runs import Desk, Ran, call, calls, final, of, play, results, turns
+from tests.runs import Desk, Ran, call, calls, final, of, play, results, script, turns
 
 PLAYS: dict[str, list[dict[str, Any]]] = {
     "calls": [calls(call("bash", command="echo one"), call("read", path="README.md")), final("told")],
@@ -60,6 +59,8 @@ def test_a_request_fires_at_each_of_its_points(desk: Desk) -> None:
         "SessionStart", "UserPromptSubmit", "RouteDecision", "AgentSpawn",
         "PreToolUse", "PostToolUse", "PreToolUse", "PostToolUse", "Stop", "SessionEnd",
     ]  # fmt: skip
+    (route,) = of(ran.log, "route")
+    assert RouteDecision(route["route"], route["scores"]) in seen.fired
 
 
 @pytest.mark.rule("request.hook-seams")
@@ -76,17 +77,14 @@ def test_a_compaction_fires_before_and_after(desk: Desk) -> None:
 def test_a_piece_fires_for_its_agents_and_its_verdict(
     desk: Desk, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    steps = [
-        ("play delegates", calls(call("agent", brief="Do the work."))),
-        ("play delegates", final("told")),
-        ("Another agent did", {"turn": {"thought": "", "final": {"verdict": "pass", "reason": "seen"}}}),
-        ("Do the work", final("did it")),
+    groups = [
+        ("play delegates", [calls(call("agent", brief="Do the work.")), final("told")]),
+        ("Another agent did", [{"turn": {"thought": "", "final": {"verdict": "pass", "reason": "seen"}}}]),
+        ("Do the work", [final("did it")]),
     ]
-    path = tmp_path_factory.mktemp("piece") / "plays.jsonl"
-    lines = [{"window": 16384}, *({"match": match, **step} for match, step in steps)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    model = script(tmp_path_factory.mktemp("piece"), groups, window=16384)
     seen = on("SubagentStart", context="the branch is main")
-    ran = desk("play delegates", extensions=seen, model=f"scripted:{path}")
+    ran = desk("play delegates", extensions=seen, model=model)
     assert ran.end.text == "told", ran.end.reason
     assert seen.names[4:-2] == [
         "PreToolUse", "AgentSpawn", "SubagentStart", "SubagentStop", "AgentSpawn", "SubagentStart", "SubagentStop",
