@@ -38,19 +38,24 @@ class TreeStamp:
         return None if self._too_many else hash(tuple(sorted(entries)))
 
 
-def _entries(folder: str) -> Iterator[tuple[str, int, int, int]]:
-    """Each file and folder with its inode, its time of change, which cannot be set back, and its size."""
-    try:
-        with os.scandir(folder) as found:
-            inside = list(found)
-    except OSError:  # gone, or not to be read: then it cannot have been changed here
-        return
-    for entry in inside:
+def _entries(root: str) -> Iterator[tuple[str, int, int, int]]:
+    """Each file and folder with its inode, its time of change, which cannot be set back, and its size.
+
+    However deep they are: it does not call itself.
+    """
+    folders = [root]
+    while folders:
         try:
-            status = entry.stat(follow_symlinks=False)
-        except OSError:
+            with os.scandir(folders.pop()) as found:
+                inside = list(found)
+        except OSError:  # gone, or not to be read: then it cannot have been changed here
             continue
-        is_folder = entry.is_dir(follow_symlinks=False)
-        yield entry.path, status.st_ino, 0 if is_folder else status.st_ctime_ns, status.st_size
-        if is_folder and entry.name != ".git":
-            yield from _entries(entry.path)
+        for entry in inside:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            is_folder = entry.is_dir(follow_symlinks=False)
+            yield entry.path, status.st_ino, 0 if is_folder else status.st_ctime_ns, status.st_size
+            if is_folder and entry.name != ".git":
+                folders.append(entry.path)

@@ -1,6 +1,7 @@
 """Whether files have changed since somebody looked."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +57,16 @@ def test_a_folder_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     stamp = TreeStamp(tmp_path / "missing")
     stamp.look()
     assert not stamp.changed()
+
+
+def test_a_tree_of_any_depth_is_looked_at(tmp_path: Path) -> None:
+    stamp = TreeStamp(tmp_path)
+    deep = "/".join(["d"] * 1500)
+    subprocess.run(["mkdir", "-p", deep], cwd=tmp_path, check=True)
+    stamp.look()
+    (tmp_path / deep / "new").touch()
+    assert stamp.changed()
+    subprocess.run(["rm", "-r", "d"], cwd=tmp_path, check=True)  # Python cannot: it calls itself
 
 
 @pytest.mark.bound("tools.tree-look")
