@@ -181,7 +181,8 @@ def _add_headless(parser: argparse.ArgumentParser) -> None:
     add(
         "--model",
         metavar="REF",
-        help="the model: a GGUF file, a name of `aerix models list`, or scripted:FILE",
+        help="the model: a GGUF file, a name of `aerix models list`, hf:ORG/REPO, ollama:NAME, http://HOST:PORT/v1#MODEL, or "
+        "scripted:FILE",
     )
     add("--max-turns", type=_positive, metavar="N", help="turns of the root agent")
     add("--max-new-tokens", type=_positive, metavar="N", help="tokens of one turn (context.max_new_tokens)")

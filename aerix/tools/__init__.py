@@ -66,7 +66,6 @@ _SHORT = {
     "context": "What you keep in mind: status, drop or pin ids, summarize them as text, note text.",
     "agent": "Another agent does brief, seeing nothing else, and is checked by check.",
     "repo_map": "The file tree.",
-    "skill": "Load a skill.",
 }
 SHORT_TOOLS = tuple(replace(tool, description=_SHORT[tool.name]) for tool in _ALL)
 """The same tools, told in few words: for small windows."""
