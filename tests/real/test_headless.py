@@ -15,6 +15,7 @@ from aerix.pool.address import default_socket, holder
 from aerix.pool.client import PoolSettings
 from aerix.tools import TOOLS
 from aerix.turn.schema import turn_schema
+from tests.real import fetched
 from tests.runs import (  # noqa: F401 - a fixture
     Aerix,
     Line,
@@ -69,6 +70,27 @@ def test_a_request_ends_in_a_named_outcome_whatever_the_model_does(aerix: Aerix)
     for before, after in pairwise(turns(log)):
         held = before["usage"]["prompt_tokens"] + len(before["tokens"]) * before["kept"]
         assert held - 16 < after["usage"]["recomputed_from"] <= held
+
+
+@pytest.mark.soak
+@pytest.mark.rule("template.no-template")
+def test_a_request_runs_on_a_model_by_its_path_whose_file_has_no_template(
+    daemon: PoolSettings,  # noqa: F811
+    git_repo: Path,
+    test_cache: Path,
+    pip_environment: dict[str, str],
+) -> None:
+    runs = Aerix(git_repo, daemon, str(fetched.gemma(test_cache, pip_environment)))
+    runs.options += ["--seed", "1", "--output-format", "stream-json"]
+    try:
+        done = runs("-p", "Say hello.", "--max-turns", "1", "--max-new-tokens", "64")
+    finally:
+        runs.close()
+    end = done.lines[-1]
+    assert done.code == end["exit"] == CODES[end["outcome"]]
+    assert end["reason"] != "crashed"
+    assert_valid(done.lines)
+    assert turns(done.lines)[0]["usage"]["completion_tokens"] > 0
 
 
 @pytest.mark.rule("request.prefix-shared")
