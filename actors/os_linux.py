@@ -98,8 +98,8 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def sweep(spare: frozenset[int] = frozenset()) -> list[int]:
-    """Kill every descendant of this process but ``spare`` and theirs, until none is left; returns whom it killed.
+def sweep() -> list[int]:
+    """Kill every descendant of this process, until none is left; returns whom it killed.
 
     For a process that adopts orphans: whoever left its group or session is still found here. A process that keeps
     forking could outrun one round, so there are several, each stopping all it sees before it kills them; whom the
@@ -107,7 +107,7 @@ def sweep(spare: frozenset[int] = frozenset()) -> list[int]:
     """
     killed: list[int] = []
     for _ in range(SWEEPS.count):
-        targets = _living(os.getpid(), spare)
+        targets = _living(os.getpid())
         if not targets:
             break
         for pid in targets:
@@ -129,9 +129,9 @@ def _signal(pid: int, sig: signal.Signals) -> bool:
     return False
 
 
-def _living(root: int, spare: frozenset[int]) -> list[int]:
+def _living(root: int) -> list[int]:
     found: list[int] = []
-    todo = [pid for pid in children(root) if pid not in spare]
+    todo = children(root)
     while todo:
         child = todo.pop(0)
         if _is_zombie(child):
