@@ -5,6 +5,7 @@ import json
 import os
 import uuid
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str | None, cwd: 
     log.configure(folders.state() / "aerix.log")
     session, project = str(uuid.uuid4()), project_key(cwd)
     home = _home(project)
-    begin = SessionStart(
+    begin = partial(
+        SessionStart,
         session=session,
         version=__version__,
         cwd=str(cwd),
@@ -100,7 +102,7 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str | None, cwd: 
         prompts = Prompts(root, prompt, streamed=args.input_format == "stream-json")
         end: SessionEnd | None = None
         while (text := prompts.next(end)) is not None:
-            spec = _request(args, settings, text, begin, home / session)
+            spec = _request(args, settings, text, begin(), home / session)
             request = _start_request(replace(spec, earlier=prompts.earlier), prompts.steering)
             end = request.ask(Run(), _WEEK_S)
             if end.outcome == "cancelled":

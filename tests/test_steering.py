@@ -24,6 +24,8 @@ from tests.runs import (
     json_lines,
     of,
     play,
+    replay,
+    session_log,
     session_logs,
 )
 from tests.tools.waiting import is_gone, pid_in, until
@@ -169,12 +171,16 @@ def test_prompts_run_one_after_the_other_in_one_session(aerix: Aerix) -> None:
     ends = of(done.lines, "session.end")
     assert (done.code, [end["text"] for end in ends]) == (0, ["first", "second"]), done.err
     assert len({end["session"] for end in ends}) == len(session_logs()) == 1
+    starts = of(session_log(), "session.start")
+    assert len({line["ts"] for line in starts}) == len(starts) == 2
     second = [line for line in of(done.lines, "segment") if line["id"] in ("prompt1", "answer1", "prompt")][
         -3:
     ]
     assert [line["text"] for line in second] == [
         "play one", '{"thought":"","final":"first"}', "now play two",
     ]  # fmt: skip
+    held = [segment.id for segment, _ in replay(session_log())]
+    assert held == ["system", "prompt1", "answer1", "prompt", "t1"]
 
 
 @pytest.mark.rule("headless.input-stream")

@@ -56,7 +56,8 @@ def replay(lines: Iterable[Line]) -> dict[str, Replayed]:
     for line in lines:
         match line:
             case {"type": events.AgentSpawn.type, "agent": str(agent)}:
-                found.setdefault(agent, Replayed())
+                found.pop(agent, None)  # of an earlier prompt of the session: each begins anew
+                found[agent] = Replayed()
             case {"type": events.Message.type, "agent": str(agent), "id": str(name), "text": str()}:
                 messages[agent, name] = line
             case {"type": events.Segment.type, "agent": str(agent), "id": str(name)}:
