@@ -192,11 +192,16 @@ def _is_built_in(template: Path) -> bool:
 
 def _text_of(template: Path) -> str:
     from aerix.actors import Refused
+    from aerix.pool.builtin import BUILT_IN
 
     try:
-        text = template.read_text()
+        text = template.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused("bad_flags", f"the template {template} cannot be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        names = ", ".join(BUILT_IN)
+        raise Refused(
+            "bad_flags", f"the template {template} cannot be read: {why}; give a file, or one of {names}"
+        ) from None
     if not text.strip():  # it would be as if there were none
         raise Refused("bad_flags", f"the template {template} is empty")
     return text

@@ -226,7 +226,7 @@ class Dialler:
             self._dial()
             return
         how = f"exit {status}" if status > 0 else f"signal {-status}"
-        said = starter.last_words().removeprefix("aerix pool: ")
+        said = starter.last_words().removeprefix("aerix pool: ").removeprefix("aerix: ")
         self._fail("pool_exited", f"the pool ended while it started ({how}): {said} (log: {starter.log})")
 
     def _forget_starter(self) -> Starter | None:

@@ -205,6 +205,16 @@ def test_an_empty_template_is_refused(pool: Daemons, script: Scripts, tmp_path: 
     assert said.stderr.endswith(f"the template {empty} is empty\n")
 
 
+def test_a_template_that_is_not_there_is_refused_with_what_is(
+    pool: Daemons, script: Scripts, tmp_path: Path
+) -> None:
+    missing = tmp_path / "none.jinja"
+    said = aerix("pool", "start", "--load", script(), "--template", str(missing))
+    why = "No such file or directory; give a file, or one of chatml, llama3, gemma, mistral, phi3"
+    assert said.returncode == 4
+    assert f"(exit 4): the template {missing} cannot be read: {why} (log: " in said.stderr
+
+
 def test_a_template_may_be_the_name_of_one_that_aerix_brings(pool: Daemons, script: Scripts) -> None:
     try:
         started = aerix("pool", "start", "--load", script(), "--template", "chatml")
