@@ -101,7 +101,7 @@ class Calls:
             return call, None
         tool = next((one for one in self._task.tools if one.name == call.tool), None)
         wrong = tool and check_input(tool.input, given)
-        return replace(call, input=given, error=f"error: {wrong}" if wrong else None), None
+        return replace(call, input=given), ToolResult(f"error: {wrong}", error=True) if wrong else None
 
     def _after(self, call: Call, result: ToolResult) -> None:
         """Let hooks see what a call gave; what they object to is told to the model."""

@@ -14,6 +14,7 @@ from tests.runs import Desk, Ran, call, calls, final, of, play, results, script,
 
 PLAYS: dict[str, list[dict[str, Any]]] = {
     "calls": [calls(call("bash", command="echo one"), call("read", path="README.md")), final("told")],
+    "delegates": [calls(call("agent", brief="Do the work.")), final("told")],
     "stops": [final(f"final {n}") for n in range(8)],
     "fills": [*[calls(call("bash", command="seq 600"))] * 12, final("told")],
 }
@@ -117,6 +118,9 @@ def test_a_hook_may_change_a_calls_input_which_is_checked_again(desk: Desk) -> N
     first, second = results(ran.log)
     assert first["text"] == "[bash c1]\ntwo\n[exit 0]"
     assert second["text"].startswith("[read c2]\nerror: `path` is missing")
+    delegates = desk("play delegates", extensions=on("PreToolUse", updated_input={"check": "ls"}))
+    assert results(delegates.log)[0]["text"].startswith("[agent c1]\nerror: `brief` is missing")
+    assert delegates.end.text == "told"
 
 
 def test_what_hooks_say_to_the_model_joins_its_context(desk: Desk) -> None:
