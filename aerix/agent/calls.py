@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aerix.actors import Actor, Cancelled, DeadlineExceeded, Outcome, Ref, Refused
 from aerix.actors import Call as Asked
-from aerix.actors.bounds import GRACE
 from aerix.agent.context import Context, Entry
 from aerix.agent.context_tool import ContextTool
 from aerix.agent.ended import Ended
 from aerix.agent.jobs import EndedJob, Jobs
 from aerix.agent.journal import Journal
 from aerix.agent.repeats import Repeats
-from aerix.agent.running import living_child
+from aerix.agent.running import ask_living, living_child
 from aerix.agent.usage import Usage
 from aerix.agent.work import Work
 from aerix.bounds import CYCLES
@@ -152,20 +152,14 @@ class Calls:
             return self._own.run(call.input)
         assert call.tool in RUN_BY_RUNNER, f"no one runs {call.tool}"
         message = RunTool(call.id, call.tool, call.input, self._context.result_bytes)
-        for last in (False, True):
-            runner = self._runner()
-            try:
-                return self._ask_runner(runner, message)
-            except Refused as refused:
-                # A runner that had ended before the call began is replaced; a call that began is not run twice.
-                if refused.code != "gone" or last:
-                    return ToolResult(f"error: tool runner died ({refused.message})", error=True)
-                runner.join(GRACE.value)
-            except DeadlineExceeded:
-                return ToolResult(f"error: {call.tool} did not answer in {message.limit_s:g} s", error=True)
-        raise AssertionError
+        try:
+            return ask_living(self._runner, partial(self._ask_runner, message))
+        except Refused as refused:
+            return ToolResult(f"error: tool runner died ({refused.message})", error=True)
+        except DeadlineExceeded:
+            return ToolResult(f"error: {call.tool} did not answer in {message.limit_s:g} s", error=True)
 
-    def _ask_runner(self, runner: Ref, message: RunTool) -> ToolResult:
+    def _ask_runner(self, message: RunTool, runner: Ref) -> ToolResult:
         asked = (
             self._map(runner, message) if message.tool == "repo_map" else self._agent.request(runner, message)
         )

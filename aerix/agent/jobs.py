@@ -6,17 +6,17 @@ its agent was cancelled or has ended in whatever way, is ended there with its wh
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
 
-from aerix.actors import Actor, Cancelled, ChildSpec, DeadlineExceeded, Refused
+from aerix.actors import Actor, Cancelled, ChildSpec, DeadlineExceeded, Ref, Refused
 from aerix.actors import Call as Asked
-from aerix.actors.bounds import GRACE
 from aerix.agent.context import Entry
 from aerix.agent.delegation import Delegation
 from aerix.agent.journal import Journal
-from aerix.agent.running import living_child
+from aerix.agent.running import ask_living, living_child
 from aerix.bounds import JOBS_AT_FINAL, TOOL_GRACE
 from aerix.session.events import Job, Message
 from aerix.tools.caps import UNSET, free_file
@@ -93,7 +93,7 @@ class Jobs:
         command = str(call.input["command"])
         message = StartJob(f"{self._agent}/{name}", command, timeout_s, limit, str(free_file(spool, name)))
         try:
-            asked = self._ask_runner(message)
+            asked = ask_living(self._runner, partial(self._ask_runner, message))
         except Refused as refused:
             why = f"job runner died ({refused.message})" if refused.code in _LOST else refused.message
             return ToolResult(f"error: {why}", error=True)
@@ -104,27 +104,19 @@ class Jobs:
         self._journal.write(started)
         return ToolResult(prompt.job_started(name, timeout_s), changed=True)
 
-    def _ask_runner(self, message: StartJob) -> Asked:
-        """The call that is answered at the job's end. A runner that had ended before the start is replaced."""
-        for last in (False, True):
-            runner = living_child(self._actor, self._delegation.places.supervisor, self._runner())
-            started = self._actor.request(runner, message)
-            asked = self._actor.request(runner, AwaitJob(message.job))
-            try:
-                self._actor.wait(started, deadline_s=TOOL_GRACE.value)
-                started.result()
-            except Refused as refused:
-                if refused.code != "gone" or last:
-                    raise
-                runner.join(GRACE.value)
-            except BaseException:
-                asked.cancel()
-                raise
-            else:
-                return asked
-        raise AssertionError
+    def _ask_runner(self, message: StartJob, runner: Ref) -> Asked:
+        """The call that is answered at the job's end."""
+        started = self._actor.request(runner, message)
+        asked = self._actor.request(runner, AwaitJob(message.job))
+        try:
+            self._actor.wait(started, deadline_s=TOOL_GRACE.value)
+            started.result()
+        except BaseException:
+            asked.cancel()
+            raise
+        return asked
 
-    def _runner(self) -> ChildSpec:
+    def _runner(self) -> Ref:
         cwd = self._delegation.spec.cwd
 
         def build() -> Actor:
@@ -132,7 +124,8 @@ class Jobs:
 
             return JobRunner(cwd)
 
-        return ChildSpec("jobs", build, restart="transient")
+        child = ChildSpec("jobs", build, restart="transient")
+        return living_child(self._actor, self._delegation.places.supervisor, child)
 
     # --- their ends
 

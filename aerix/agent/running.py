@@ -1,13 +1,26 @@
 """How whoever runs an agent starts it, waits for its end and passes a cancel on; for a request and for a piece."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from aerix.actors import Actor, Call, Cancelled, ChildSpec, DeadlineExceeded, FindChild, Ref, StartChild
+from aerix.actors import (
+    Actor,
+    Call,
+    Cancelled,
+    ChildSpec,
+    DeadlineExceeded,
+    FindChild,
+    Ref,
+    Refused,
+    StartChild,
+)
+from aerix.actors.bounds import GRACE
 from aerix.session.show import STORAGE_LOST
 
 if TYPE_CHECKING:
     from aerix.agent.agent import Result
+
+_T = TypeVar("_T")
 
 FOREVER_S = 7 * 86_400.0
 """Seconds for the whole of an agent or a piece: each step of it has a limit of its own."""
@@ -58,3 +71,18 @@ def living_child(actor: Actor, supervisor: Ref, child: ChildSpec) -> Ref:
             break  # else another one starts it right now
     ref: Ref = call.result()
     return ref
+
+
+def ask_living(find: Callable[[], Ref], ask: Callable[[Ref], _T]) -> _T:
+    """What ``ask`` gives for the actor that ``find`` finds.
+
+    One that had ended before it heard of the question is replaced, once; what was begun is not asked twice.
+    """
+    living = find()
+    try:
+        return ask(living)
+    except Refused as refused:
+        if refused.code != "gone":
+            raise
+    living.join(GRACE.value)
+    return ask(find())
