@@ -39,6 +39,7 @@ def test_over_its_time_git_is_killed_with_what_it_started(git_repo: Path, tmp_pa
     assert is_gone(pid_in(pid), 1)
 
 
+@pytest.mark.rule("snapshot.given-up")
 def test_a_git_that_nobody_waits_for_any_more_is_killed(git_repo: Path, tmp_path: Path) -> None:
     pid, (leash, other_end) = tmp_path / "pid", os.pipe()
     setting = f"alias.hang=!echo $$ > {pid}; sleep 100; sleep 100"

@@ -166,6 +166,7 @@ def test_a_line_that_is_too_long_is_left_out(
 
 
 @pytest.mark.rule("headless.input-stream")
+@pytest.mark.rule("agent.replay")
 def test_prompts_run_one_after_the_other_in_one_session(aerix: Aerix) -> None:
     done = aerix("-p", *STREAM, stdin=text("play one") + text("now play two"))
     ends = of(done.lines, "session.end")

@@ -161,6 +161,7 @@ def test_only_so_much_of_a_prompt_is_classified(desk: Desk, limit: Limit) -> Non
 
 
 @pytest.mark.bound("request.diff")
+@pytest.mark.rule("snapshot.given-up")
 def test_a_diff_that_takes_too_long_is_a_note_and_leaves_no_git_behind(
     desk: Desk, limit: Limit, slow_git: Path
 ) -> None:

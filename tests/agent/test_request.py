@@ -134,6 +134,7 @@ def test_a_git_that_takes_too_long_costs_the_diff_and_nothing_else(
 
 
 @pytest.mark.rule("agent.cancel")
+@pytest.mark.rule("snapshot.given-up")
 def test_a_cancel_leaves_no_git_behind(desk: Desk, slow_git: Path) -> None:
     def cancel() -> None:
         pid_in(slow_git)
