@@ -219,6 +219,8 @@ class Connection(Actor):
             self._ask(ref, request).member = request.member
         elif hasattr(request, "context"):
             name = self._member_of(request.context)
+            if isinstance(request, p.ContextDrop):
+                del self._contexts[request.context]  # whatever the answer is, it is nobody's from now on
             self._ask(_member(name), request).member = name
         else:
             raise Refused("unexpected_message", f"{type(request).__name__} is no request, or came twice")
@@ -306,8 +308,6 @@ class Connection(Actor):
         """Keep the books of who holds which context."""
         if isinstance(one.request, (p.ContextCreate, p.ContextFork)):
             self._contexts[answer.context] = one.member
-        elif isinstance(one.request, p.ContextDrop):
-            self._contexts.pop(one.request.context, None)
         elif isinstance(one.request, p.MemberLoad):
             self._use(answer.member.name)
         elif isinstance(one.request, p.MemberUnload):

@@ -146,7 +146,7 @@ class PoolContext:
             except Refused as refusal:
                 losses.count(refusal)
                 if refusal.code not in BROKEN_OFF:
-                    self._id = None
+                    self._lose(refusal)
                 tell(Recreated(refusal.code, refusal.message, len(got)))
 
     # --- asking
@@ -163,7 +163,8 @@ class PoolContext:
                 break
             except Refused as refusal:
                 losses.count(refusal)
-                message = self._id = None
+                self._lose(refusal)
+                message = None
             except (
                 BaseException
             ):  # cancelled: whether the pool made the change is not known, so it is made anew
@@ -174,6 +175,12 @@ class PoolContext:
         self._count(state)
         self.tokens, self.opening = state.tokens, state.opening
         return state
+
+    def _lose(self, refusal: Refused) -> None:
+        """The context is gone; a pool whose member lost it still knows its name, and is told to forget that."""
+        if refusal.code == "member_restarted":
+            self.drop()
+        self._id = None
 
     def _count(self, state: ContextState) -> None:
         """Take the counts of what has changed, and leave out those of what is not there any more."""

@@ -284,6 +284,25 @@ def test_a_member_that_gave_up_ends_an_agents_request(
     assert refusal.value.code == "member_failed"
 
 
+@pytest.mark.rule("models.unload")
+def test_a_context_that_went_with_its_worker_holds_no_member(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
+    ref = script({"text": TEXT, "per_token_delay": 0.01})
+    pool(ref)
+    link = client.link()
+    heard = At(3, lambda: os.kill(status(link).members[0].pid, signal.SIGKILL))
+
+    def use(context: PoolContext) -> object:
+        text = context.generate(60, on_event=heard).text
+        context.drop()
+        return text
+
+    assert on_context(client.runner(), link, ref, use) == TEXT
+    assert heard.lost == ["member_restarted"]
+    assert isinstance(link.ask(p.MemberUnload(0, ref), PATIENCE), p.Ok)
+
+
 def test_an_unknown_context_is_made_anew(pool: Daemons, script: Scripts, client: Clients) -> None:
     ref = script({"text": "fine"})
     pool(ref)
