@@ -111,7 +111,8 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str | None, cwd: 
         return prompts.exit(end)
     finally:
         root.stop()
-        root.join(stop_s)
+        if root.join(stop_s) is None:
+            complain(f"not everything ended within {stop_s:g} s: what is left ends with this process")
 
 
 def _home(project: str) -> Path:

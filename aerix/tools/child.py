@@ -15,7 +15,6 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from aerix.actors import os_linux
 from aerix.actors.child import Channel, ChannelClosed, IncomingCall, IncomingCancel
 from aerix.actors.log import log
 from aerix.actors.wire import Codec
@@ -53,7 +52,6 @@ class _GivenUp(BaseException):
 def main(channel: Channel, args: dict[str, Any]) -> None:
     """The body of the child process; ``args``: ``root``, ``cwd``, ``spool`` (folders), ``caps`` (bytes by tool)."""
     channel.codec = Codec((RunTool, ToolResult))
-    os_linux.adopt_orphans()
     with nothing_left():
         runner = Runner(channel, args)
         channel.ready()

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerix.actors import os_linux
 from aerix.actors.child import Channel, IncomingCall, IncomingCancel
 from aerix.bounds import JOBS
 from aerix.tools.bash import Command, nothing_left, reap
@@ -18,7 +17,6 @@ from aerix.tools.workspace import ToolError
 def main(channel: Channel, args: dict[str, Any]) -> None:
     """The body of the child process; ``args``: ``cwd`` (a folder)."""
     channel.codec = CODEC
-    os_linux.adopt_orphans()
     with nothing_left():
         channel.ready()
         _Runner(channel, Path(args["cwd"])).serve()
