@@ -219,8 +219,6 @@ class Connection(Actor):
             self._ask(ref, request).member = request.member
         elif hasattr(request, "context"):
             name = self._member_of(request.context)
-            if isinstance(request, p.ContextDrop):
-                del self._contexts[request.context]  # whatever the answer is, it is nobody's from now on
             self._ask(_member(name), request).member = name
         else:
             raise Refused("unexpected_message", f"{type(request).__name__} is no request, or came twice")
@@ -231,7 +229,8 @@ class Connection(Actor):
             _service(MEMBERS).tell_if_alive(Uses(self._number, name))
 
     def _unload(self, request: p.MemberUnload) -> None:
-        if request.member in self._contexts.values():
+        going = {one.request.context for one in self._open.values() if isinstance(one.request, p.ContextDrop)}
+        if any(name == request.member for context, name in self._contexts.items() if context not in going):
             raise Refused(
                 "member_in_use", f"{request.member} has contexts of this connection; drop them first"
             )
@@ -308,6 +307,8 @@ class Connection(Actor):
         """Keep the books of who holds which context."""
         if isinstance(one.request, (p.ContextCreate, p.ContextFork)):
             self._contexts[answer.context] = one.member
+        elif isinstance(one.request, p.ContextDrop):
+            self._contexts.pop(one.request.context, None)
         elif isinstance(one.request, p.MemberLoad):
             self._use(answer.member.name)
         elif isinstance(one.request, p.MemberUnload):

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -84,6 +85,14 @@ def pool_status(settings: PoolSettings) -> PoolStatus:
     finally:
         link.stop()
         assert link.join(PATIENCE)
+
+
+def contexts_left(settings: PoolSettings) -> int:
+    """The contexts that the pool holds, once those are gone that a client has just let go: that takes it a moment."""
+    end = monotonic() + PATIENCE
+    while (left := sum(member.contexts for member in pool_status(settings).members)) and monotonic() < end:
+        pass
+    return left
 
 
 def worker_pid(settings: PoolSettings, model: str) -> int:

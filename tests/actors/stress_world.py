@@ -85,7 +85,6 @@ class World:
         self.pids: set[int] = set()
         self.processes = processes
         self.living: dict[str, Actor] = {}
-        self.names: set[str] = set()
         self._lock = threading.Lock()
         self._log: deque[str] = deque(maxlen=LOG_LINES)
 
@@ -101,7 +100,6 @@ class World:
         me = (actor.name, actor.ref.incarnation)
         with self._lock:
             self.born.add(me)
-            self.names.add(actor.name)
             self.living[actor.name] = actor
         self.note(f"{me}", "begins")
 

@@ -26,8 +26,8 @@ from aerix.actors import (
     StartFailed,
     StopChild,
     start,
-    whereis,
 )
+from aerix.actors.actor import living
 from tests.actors.bodies import PATIENCE, Do, Echo
 from tests.actors.stress_world import EXPECTED, KIND, MOMENT, UNITS, Body, Node, Poke, Tree, World
 from tests.actors.test_process import until_ended
@@ -154,9 +154,9 @@ def live(world: World, name: str, until: float) -> bool:
 
 def world_ended(world: World) -> None:
     """What must hold when all is over."""
-    for name in list(world.names):  # the abandoned ones come back from what they hang in
-        if (ref := whereis(name)) is not None and ref.join(PATIENCE) is None:
-            world.problem(f"{ref} was left behind")
+    for actor in living():  # the abandoned ones come back from what they hang in
+        if (actor.ref.name, actor.ref.incarnation) in world.born and actor.ref.join(PATIENCE) is None:
+            world.problem(f"{actor.ref} was left behind")
     for pid in list(world.pids):
         until_ended(pid)
     for name, count in world.granted.items():

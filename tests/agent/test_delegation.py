@@ -26,6 +26,7 @@ from tests.runs import (
     Step,
     call,
     calls,
+    contexts_left,
     final,
     of,
     pool_status,
@@ -428,7 +429,7 @@ def test_a_definition_is_refused_and_so_is_a_member_that_is_not_loaded(
     assert outcome.startswith("refused: the pool has no member 'scripted:/nowhere.jsonl'; it has: ")
     assert desk.model in outcome
     assert spawned(ran) == ["a1"]
-    assert sum(member.contexts for member in pool_status(daemon).members) == 0
+    assert contexts_left(daemon) == 0
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from aerix.agent.route import ROUTES
 from aerix.pool.client import PoolSettings
-from tests.runs import Desk, final, of, play, pool_status
+from tests.runs import Desk, contexts_left, final, of, play, pool_status
 
 PLAYS: dict[str, list[dict[str, Any]]] = {
     "plain": [final()],
@@ -41,7 +41,7 @@ def test_the_routing_context_holds_little_and_is_gone_afterwards(desk: Desk, dae
     assert kinds[:4] == ["session.start", "route", "agent.spawn", "segment"]
     assert kinds[-2:] == ["agent.end", "session.end"]
     assert of(ran.log, "route")[0]["usage"]["prompt_tokens"] < 700  # no tools, no turns
-    assert sum(member.contexts for member in pool_status(daemon).members) == 0
+    assert contexts_left(daemon) == 0
 
 
 @pytest.mark.rule("route.throwaway")
