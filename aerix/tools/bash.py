@@ -228,6 +228,9 @@ class _Terminated(BaseException):
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # it is raised once, so that it cannot cut short what it begins
     raise _Terminated
 
 
@@ -242,8 +245,12 @@ def nothing_left() -> Iterator[None]:
     except _Terminated:
         terminated = True
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        end_everything()
+        try:  # an owner that dies closes the channel first, so that TERM may still come here
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        except _Terminated:
+            terminated = True
+        finally:
+            end_everything()
     if terminated:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)

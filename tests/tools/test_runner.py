@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from aerix.tools import RUN_BY_RUNNER, TOOLS
 from aerix.tools.messages import RunTool, ToolResult
 from aerix.tools.runner import ToolRunner
 from aerix.tools.workspace import Workspace
-from tests.tools.waiting import ends, pid_in, until
+from tests.tools.waiting import ends, is_gone, pid_in, until
 
 Run = Callable[..., ToolResult]
 
@@ -217,3 +218,38 @@ def test_when_the_owner_is_killed_nothing_is_left(tmp_path: Path, tool: str, val
     for fd in handles.values():
         os.close(fd)
     assert left == []
+
+
+TERM_AT_THE_END = """
+import signal, subprocess
+from aerix.actors.child import ChannelClosed
+from aerix.tools import bash
+
+def ignore(number, handler, setting=signal.signal):
+    if handler is signal.SIG_IGN:
+        signal.signal = setting
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    return setting(number, handler)
+
+with bash.nothing_left():
+    print(subprocess.Popen(["sleep", "1006"], stdout=subprocess.DEVNULL).pid, flush=True)
+    signal.signal = ignore
+    raise ChannelClosed("the owner is gone")
+"""
+
+
+@pytest.mark.rule("jobs.no-orphan")
+def test_a_term_that_comes_just_as_the_runner_ends_by_itself_does_not_keep_it_from_ending_its_processes() -> (
+    None
+):
+    """An owner that dies closes its sockets first, and its runner's TERM comes a moment later."""
+    ended = subprocess.run(
+        [sys.executable, "-c", TERM_AT_THE_END], check=False, stdout=subprocess.PIPE, timeout=20
+    )
+    pid = int(ended.stdout)
+    try:
+        assert is_gone(pid, 0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
