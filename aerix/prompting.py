@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from aerix.actors import ChildSpec, Ref, StartChild, StopChild, Supervisor
+from aerix.actors import ChildSpec, Ref, StartChild
 from aerix.actors.bounds import START
 from aerix.exits import CANCELS, USAGE
+from aerix.live import WEEK_S
 from aerix.output import complain
 from aerix.session.events import SessionEnd
 
@@ -13,25 +14,15 @@ if TYPE_CHECKING:
 
 INPUT = "input"
 """The name of the actor that reads messages from standard input."""
-_WEEK_S = 7 * 86_400.0  # a user takes the time that a user takes
-_STOP_S = 10.0
-
-
-def request_supervisor() -> ChildSpec:
-    """What a request's agents and runners live under; a new one for each request."""
-    return ChildSpec("request", Supervisor, restart="temporary", grace_s=None)
 
 
 class Prompts:
-    """Belongs to the main thread. ``earlier`` are the prompts that were worked on, each with its answer."""
+    """Belongs to the main thread."""
 
     def __init__(self, root: Ref, first: str | None, *, streamed: bool) -> None:
         """``root`` is the supervisor of it all; ``streamed``: more come on standard input."""
-        self._root = root
         self._first = first
-        self._asked = ""
         self._cancelled = ""
-        self.earlier: tuple[tuple[str, str], ...] = ()
         self.steering: Ref | None = None
         """Who reads them."""
         if streamed:
@@ -40,23 +31,14 @@ class Prompts:
             child = ChildSpec(INPUT, lambda: Input(first), restart="temporary")
             self.steering = root.ask(StartChild(child), START.value)
 
-    def next(self, end: SessionEnd | None) -> str | None:
-        """The prompt behind the one that ended so; None where there is none. Nothing of that one is left running."""
-        if end is not None:
-            self.earlier += ((self._asked, end.text),)
+    def next(self) -> str | None:
+        """The next prompt; None where there is none."""
         if self.steering is None:
-            return self._first if end is None else None
-        text = self._given(self.steering)
-        if text is not None and end is not None:
-            self._root.ask(StopChild("request"), _STOP_S)
-            self._root.ask(StartChild(request_supervisor()), START.value)
-        self._asked = text or ""
-        return text
-
-    def _given(self, steering: Ref) -> str | None:
+            text, self._first = self._first, None
+            return text
         from aerix.steering import NextPrompt
 
-        given: Given = steering.ask(NextPrompt(), _WEEK_S)
+        given: Given = self.steering.ask(NextPrompt(), WEEK_S)
         self._cancelled = given.cancelled
         return given.text
 

@@ -20,7 +20,7 @@ import pytest
 
 from aerix.actors import Actor, ChildSpec, Ref, StartChild, Supervisor, on, start
 from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
-from aerix.headless import _living
+from aerix.live import _living
 from aerix.pool.client import PoolLink, PoolSettings
 from aerix.pool.protocol import PoolStatus, Sampling, Segment, Status
 from aerix.session import replay as session_replay

@@ -89,6 +89,8 @@ class RequestPlaces:
     supervisor: Ref
     steering: Ref | None = None
     """Whoever hears what the user says while the root agent works; see ``aerix.steering``."""
+    asker: Ref | None = None
+    """Whoever answers what an agent asks the user; see ``aerix.agent.asking``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,210 @@
+"""A live session: its actors, and one request after another in it. Headless runs and the interactive ones stand on it."""
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from aerix import __version__, folders
+from aerix.actors import Actor, ChildSpec, Ref, StartChild, StopChild, Supervisor, start, whereis
+from aerix.actors.bounds import START
+from aerix.agent.delegation import Rules
+from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
+from aerix.agent.room import Ratios
+from aerix.bounds import CANCEL, DEPTH, PIECE_RETRIES, PIECES, TURNS, in_force
+from aerix.output import complain
+from aerix.pool.client import PoolLink
+from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
+from aerix.session.events import SessionEnd, SessionStart
+from aerix.session.log import SessionLog, unwritable
+from aerix.session.project import project_key
+from aerix.settings import Settings
+from aerix.settings_pool import load_flags, pool_settings, sampling
+
+WEEK_S = 7 * 86_400.0  # each step of a request has its own limit; the whole has none
+STOP_S = 3.0  # what has not stopped by then dies with the process
+_SCREEN_S = 0.1  # what it wrote was waited for; a reader that takes nothing may hold it for ever
+_SUPERVISOR = "request"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user wants of every request of the session, beside the settings."""
+
+    max_turns: int | None = None
+    route: str | None = None
+    diff: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The actors that speak for the user; without one of them nobody is there to say that."""
+
+    screen: Callable[[], Actor]
+    """Makes the one that shows events (``session.show``)."""
+    steering: Ref | None = None
+    """Hears what the user says while an agent works (``aerix.steering``)."""
+    asker: Ref | None = None
+    """Answers what an agent asks the user (``aerix.agent.asking``)."""
+
+
+class Live:
+    """Belongs to one thread, which blocks while a request runs. ``close`` it, whatever happens.
+
+    Raises Refused (``session_storage``, ``session_locked``) where it cannot begin.
+    """
+
+    def __init__(self, settings: Settings, model: str, cwd: Path, options: Options, user: User) -> None:
+        """``model`` is what ``main_model`` gave."""
+        self._settings, self._cwd, self._options = settings, cwd, options
+        self.user = user
+        self.model = model
+        self.session = str(uuid.uuid4())
+        self._project = project_key(cwd)
+        home = _home(self._project)
+        self._folder = home / self.session
+        self._earlier: tuple[tuple[str, str], ...] = ()
+        self._begun = False
+        self.root = start(self._tree(home / f"{self.session}.jsonl"), "aerix")
+        """The supervisor of it all; what else belongs to the session is started under it."""
+
+    def run(self, prompt: str) -> SessionEnd:
+        """Work on a prompt to its end, whatever that is. Nothing of the one before is left running."""
+        if self._begun:
+            self.root.ask(StopChild(_SUPERVISOR), 10.0)
+            self.root.ask(StartChild(_request_supervisor()), START.value)
+        self._begun = True
+        end: SessionEnd = self._start(self._spec(prompt)).ask(Run(), WEEK_S)
+        self._earlier += ((prompt, end.text),)
+        return end
+
+    @property
+    def request(self) -> str:
+        """The name of the actor to cancel: the request that runs, if one does."""
+        return f"request:{self.session}"
+
+    def close(self, stop_s: float = STOP_S) -> None:
+        """End its actors, last started first."""
+        self.root.stop()
+        if self.root.join(stop_s) is None:
+            complain(f"not everything ended within {stop_s:g} s: what is left ends with this process")
+
+    # --- the actors
+
+    def _tree(self, log: Path) -> Supervisor:
+        """The long-lived part: each later one holds something of an earlier one."""
+        pool = pool_settings(self._settings, *self._names())
+        return Supervisor(
+            [
+                ChildSpec("session-log", lambda: SessionLog(log)),
+                ChildSpec("output", self.user.screen, grace_s=_SCREEN_S),
+                ChildSpec("pool-link", lambda: PoolLink(pool)),
+                _request_supervisor(),
+            ],
+            strategy="rest_for_one",
+        )
+
+    def _start(self, spec: RequestSpec) -> Ref:
+        supervisor = _living(_SUPERVISOR)
+        places = RequestPlaces(
+            _living("session-log"),
+            _living("output"),
+            _living("pool-link"),
+            supervisor,
+            self.user.steering,
+            self.user.asker,
+        )
+        child = ChildSpec(
+            self.request, lambda: Request(spec, places), restart="temporary", grace_s=CANCEL.value
+        )
+        request: Ref = supervisor.ask(StartChild(child), START.value)
+        return request
+
+    # --- a request
+
+    def _names(self) -> tuple[str, str]:
+        """The model's names: as the pool takes it, and as the user wrote it."""
+        return self.model, self._settings.models.main or DEFAULT_MODEL
+
+    def _spec(self, prompt: str) -> RequestSpec:
+        settings, options = self._settings, self._options
+        return RequestSpec(
+            start=self._begin(),
+            prompt=prompt,
+            cwd=self._cwd,
+            folder=self._folder,
+            flags=load_flags(settings, *self._names()),
+            caps=asdict(settings.context.tool_caps),
+            max_turns=options.max_turns or int(in_force(TURNS, settings)[0]),
+            max_new_tokens=settings.context.max_new_tokens,
+            sampling=sampling(settings, *self._names()),
+            diff=options.diff,
+            route=options.route,
+            earlier=self._earlier,
+            **_decision(settings, self.model),
+            delegation=_rules(settings),
+            samplings={ref: sampling(settings, ref) for ref in settings.models.by_ref},
+            ratios=Ratios(settings.context.soft_ratio, settings.context.target_ratio),
+        )
+
+    def _begin(self) -> SessionStart:
+        return SessionStart(
+            session=self.session,
+            version=__version__,
+            cwd=str(self._cwd),
+            project=self._project,
+            model=self.model,
+            notes=list(self._settings.notes),
+        )
+
+
+def model_overrides(model: str | None) -> list[str]:
+    """The setting that names another main model, as ``-c`` takes it."""
+    return [] if model is None else [f"models.main={json.dumps(model, ensure_ascii=False)}"]
+
+
+def main_model(settings: Settings) -> str:
+    """The model to use, its file fetched if it is not there yet: that may take minutes, and Ctrl-C must end it."""
+    model = ensure_model(settings.models.main or DEFAULT_MODEL, complain)
+    if settings.models.main is None:
+        complain(announcement(model))
+    return model.name
+
+
+def _decision(settings: Settings, main: str) -> dict[str, Any]:
+    """The model that routes, where it is another one than the main one: its file fetched, its flags."""
+    ref = settings.models.decision
+    if ref is None or (model := ensure_model(ref, complain)).name == main:
+        return {}
+    return {"decision": model.name, "decision_flags": load_flags(settings, model.name, ref)}
+
+
+def _rules(settings: Settings) -> Rules:
+    """What is allowed of delegation; the turns are those of each agent but the root."""
+    turns, depth, parallel, retries = (
+        int(in_force(row, settings)[0]) for row in (TURNS, DEPTH, PIECES, PIECE_RETRIES)
+    )
+    chosen = settings.delegation
+    return Rules(turns, depth, parallel, retries, chosen.planner, chosen.planner_tools)
+
+
+def _home(project: str) -> Path:
+    """The folder of the project's sessions. Raises Refused ``session_storage``."""
+    folder = folders.data() / "sessions" / project
+    try:
+        return folders.private(folder)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+
+
+def _request_supervisor() -> ChildSpec:
+    """What a request's agents and runners live under; a new one for each request."""
+    return ChildSpec(_SUPERVISOR, Supervisor, restart="temporary", grace_s=None)
+
+
+def _living(name: str) -> Ref:
+    ref = whereis(name)
+    assert ref is not None, f"{name} is a child of the root, which is up"
+    return ref
