@@ -8,10 +8,23 @@ import errno
 import json
 import os
 from contextlib import suppress
+from time import monotonic
 from typing import Literal
 
 from aerix.actors import Actor, Refused, on
-from aerix.session.events import ROOT, Compaction, Event, Job, Message, Note, Segment, SessionEnd, Token, line
+from aerix.session.events import (
+    ROOT,
+    Compaction,
+    Event,
+    Job,
+    Message,
+    Note,
+    Reading,
+    Segment,
+    SessionEnd,
+    Token,
+    line,
+)
 from aerix.session.show import Show
 
 Format = Literal["text", "json", "stream-json"]
@@ -19,6 +32,8 @@ Format = Literal["text", "json", "stream-json"]
 _STDOUT, _STDERR = 1, 2
 _END_FIELDS = ("session", "outcome", "reason", "text", "diff", "untracked", "usage", "turns", "exit")
 _SHOWN_INPUT = 120  # characters of a call's input on its line
+READING_EVERY_S = 2.0
+"""Seconds between two notes about a prompt that is being read."""
 
 
 class Output(Actor):
@@ -26,16 +41,27 @@ class Output(Actor):
 
     def __init__(self, form: Format) -> None:
         self._form = form
+        self._read = monotonic()
 
     @on(Show)
     def _show(self, message: Show) -> None:
-        for event in message.events:
+        for event in filter(None, map(self._told, message.events)):
             if self._form == "stream-json":
                 _write(line(event))
             else:
                 self._tell(event)
             if isinstance(event, SessionEnd) and event.outcome != "done":
                 complain(f"{event.outcome}: {event.reason}")
+
+    def _told(self, event: Event) -> Event | None:
+        """What is told of an event: reading is a note, where nothing else was told for a while."""
+        now = monotonic()
+        if isinstance(event, Reading):
+            if now - self._read < READING_EVERY_S:
+                return None
+            event = Note(agent=event.agent, text=event.sentence)
+        self._read = now
+        return None if isinstance(event, Token) and not event.text else event
 
     def _tell(self, event: Event) -> None:
         match event:

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from aerix.session.events import Compaction, Event, Job, Message, Note, SessionEnd, Token
+from aerix.actors import start
+from aerix.output import Output
+from aerix.session.events import Compaction, Event, Job, Message, Note, Reading, SessionEnd, Token
+from aerix.session.show import Show
 from tests.runs import json_lines
 
 SHOW = """
@@ -104,6 +107,25 @@ def test_a_stream_is_one_line_an_event() -> None:
     )
     assert [line["type"] for line in json_lines(out.encode())] == ["note", "token", "session.end"]
     assert err == "aerix: budget: turns 2\n"
+
+
+def test_a_prompt_that_is_read_is_a_note_when_nothing_else_was_told_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("aerix.output.monotonic", lambda: now[0])
+    output = start(Output("text"), "output")
+    try:
+        for now[0], event in [
+            (1.9, Reading(done=1, total=9)), (2, Reading(done=1024, total=4096)), (3.9, Reading(done=2048, total=4096)),
+            (3.9, Token(text="x", tokens=1)), (5.8, Reading()), (5.9, Reading()), (6, Reading()),
+        ]:  # fmt: skip
+            output.ask(Show((event,)), 10)
+    finally:
+        output.stop()
+        assert output.join(10)
+    said = ["reading the prompt: 1,024 of 4,096 tokens", "waiting for the model"]
+    assert capfd.readouterr().err.splitlines() == [f"aerix: {text}" for text in said]
 
 
 @pytest.mark.rule("headless.closed-stdout")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from aerix.actors import Actor, Call, Cancelled, DeadlineExceeded, Ref, Refused
 from aerix.bounds import JOURNAL
-from aerix.session.events import Event, Note, Token
+from aerix.session.events import Event, Note, Reading, Token
 from aerix.session.log import Write
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST, Show
 
@@ -76,9 +76,17 @@ class Journal:
         self._queue.append(Note(agent=self._agent, text=text))
         self._show_if_idle()
 
-    def stream(self, data: bytes) -> None:
+    def stream(self, data: bytes, tokens: int = 0) -> None:
         """Show generated text. Does not wait: what comes while the reader is busy is shown together."""
-        self._say(self._decoder.decode(data))
+        self._say(self._decoder.decode(data), tokens)
+        self._show_if_idle()
+
+    def reading(self, done: int, total: int, *, anew: bool = False) -> None:
+        """Show how far a prompt is read. Does not wait: of what comes while the reader is busy, the last is shown."""
+        if self._queue and isinstance(last := self._queue[-1], Reading):
+            del self._queue[-1]
+            anew = anew or last.anew
+        self._queue.append(Reading(agent=self._agent, done=done, total=total, anew=anew))
         self._show_if_idle()
 
     def flush(self) -> None:
@@ -87,12 +95,14 @@ class Journal:
             self._wait_for_reader()
             self._show()
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, tokens: int = 0) -> None:
         """Text of one turn is one event until it is shown."""
-        if text and self._queue and isinstance(self._queue[-1], Token):
-            self._queue[-1] = replace(self._queue[-1], text=self._queue[-1].text + text)
-        elif text:
-            self._queue.append(Token(agent=self._agent, text=text))
+        if not text and not tokens:
+            return
+        if self._queue and isinstance(last := self._queue[-1], Token):
+            self._queue[-1] = replace(last, text=last.text + text, tokens=last.tokens + tokens)
+        else:
+            self._queue.append(Token(agent=self._agent, text=text, tokens=tokens))
 
     def _show_if_idle(self) -> None:
         if self._showing is None or self._showing.done:

@@ -30,7 +30,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStart(Event):
-    """A session begins."""
+    """A request of a session begins: one that was ``resumed`` goes on with what an earlier run of Aerix has logged.
+
+    ``title`` is the first line of the prompt.
+    """
 
     type: ClassVar[str] = "session.start"
     session: str
@@ -38,6 +41,8 @@ class SessionStart(Event):
     cwd: str
     project: str
     model: str
+    title: str = ""
+    resumed: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -57,7 +62,7 @@ class Route(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpawn(Event):
-    """An agent begins."""
+    """An agent begins. One that is ``resumed`` has the context that an earlier one of its id had, and goes on there."""
 
     type: ClassVar[str] = "agent.spawn"
     kind: str
@@ -66,6 +71,7 @@ class AgentSpawn(Event):
     vocab: str
     tools: list[str]
     max_turns: int
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +240,30 @@ class Token(Event):
 
     type: ClassVar[str] = "token"
     text: str
+    tokens: int = 0
+    """How many tokens that took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading(Event):
+    """How far the model is in reading a prompt, in tokens; zeros while it has not begun. Only shown, never logged.
+
+    ``anew``: what was streamed of this turn is void, and comes anew.
+    """
+
+    type: ClassVar[str] = "reading"
+    done: int = 0
+    total: int = 0
+    anew: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The note that it is, where it is told in words."""
+        return (
+            f"reading the prompt: {self.done:,} of {self.total:,} tokens"
+            if self.total
+            else "waiting for the model"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

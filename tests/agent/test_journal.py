@@ -8,7 +8,7 @@ import pytest
 
 from aerix.actors import Actor, Cancelled, Refused, on, start
 from aerix.agent.journal import Journal
-from aerix.session.events import Event, Note, Plan, Token
+from aerix.session.events import Event, Note, Plan, Reading, Token
 from aerix.session.log import SessionLog
 from aerix.session.show import Show
 from tests.pool.daemons import PATIENCE, Do, Runner
@@ -101,6 +101,28 @@ def test_events_tokens_and_notes_are_shown_in_the_order_in_which_they_were_told(
     table.do(tell)
     assert "".join(table.reader.texts) == "gra noteünonetwo\N{REPLACEMENT CHARACTER}three"
     assert table.logged() == ["one", "two", "three"]
+
+
+def test_of_what_is_read_while_the_reader_is_busy_the_last_is_shown_and_tokens_are_counted(
+    table: Table,
+) -> None:
+    table.reader.gate.clear()
+
+    def tell(journal: Journal) -> None:
+        journal.note("busy")
+        for done in range(5):
+            journal.reading(done, 9, anew=done == 1)
+        journal.stream(b"\xc3", 1)
+        journal.stream(b"\xbc", 2)
+        table.reader.gate.set()
+        journal.flush()
+
+    table.do(tell)
+    shown = [event for batch in table.reader.batches for event in batch]
+    reading = [one for one in shown if isinstance(one, Reading)]
+    tokens = [one for one in shown if isinstance(one, Token)]
+    assert [(one.done, one.total, one.anew) for one in reading] == [(4, 9, True)]
+    assert [(one.text, one.tokens) for one in tokens] == [("ü", 3)]
 
 
 def test_what_comes_while_the_reader_is_busy_is_shown_together(table: Table) -> None:

@@ -13,7 +13,7 @@ import pytest
 from aerix.actors import Actor, Refused
 from aerix.pool import protocol as p
 from aerix.pool.client import PoolContext, Recreated, load_member
-from aerix.session.events import Event, Note
+from aerix.session.events import Event, Reading
 from tests.pool.daemons import AERIX, PATIENCE, Clients, Daemons, Do, Wire, user
 from tests.pool.remote_server import Fake, Hold, chunk, fake, is_silent, says, slams, status, streams, usage
 from tests.runs import Aerix, Desk, results
@@ -149,16 +149,15 @@ def test_a_first_word_after_a_long_time_is_waited_for(
 
 @pytest.mark.rule("remote.silence")
 def test_whoever_waits_for_a_first_word_is_told_so(
-    pool: Daemons, client: Clients, server: Fake, git_repo: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Daemons, client: Clients, server: Fake, git_repo: Path
 ) -> None:
-    monkeypatch.setattr("aerix.agent.agent.NOTE_EVERY_S", 0.0)
     pool(POOL_HELD_PROGRESS=0.05)
     hold = Hold()
     server.answers.extend([says("answer"), is_silent(hold, *turn_bytes(final="It is 6."))])
     desk = Desk(client.settings(), git_repo, git_repo.parent, server.ref)
 
     def heard(one: Event) -> None:
-        if isinstance(one, Note) and one.text == "waiting for the model":
+        if isinstance(one, Reading) and one.sentence == "waiting for the model":
             hold.let_go()
 
     desk.heard = heard
