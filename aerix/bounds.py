@@ -199,6 +199,22 @@ PROMPTS = Bound(
 
 DEPTH = Bound(
     "pieces.depth",
+FINAL_SCHEMA = Bound(
+    "headless.final-schema",
+    64 * 1024,
+    "bytes of a schema file",
+    "command line",
+    "refuse",
+    "exit 3: it is larger than N bytes",
+)
+FINAL_SCHEMA_CHECK = Bound(
+    "headless.final-schema-check",
+    20,
+    "seconds to compile it",
+    "command line",
+    "stop",
+    "exit 3: it takes longer than N s",
+)
     3,
     "levels of delegation",
     "request",
@@ -274,7 +290,7 @@ IMPORT_HOPS = Bound(
 
 ROWS: tuple[Bound, ...] = (
     TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, OWN_WORDS, STOP_CONTINUES, JOBS_AT_FINAL, JOBS, HARD_LIMIT_HITS,
-    CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE, PROMPTS,
+    CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE, PROMPTS, FINAL_SCHEMA, FINAL_SCHEMA_CHECK,
     DEPTH, PIECES, PIECE_RETRIES, PIECE_LISTED, PIECE_REASON, PROFILE_GIT, PROFILE_WRITES, TUNE_SESSIONS, REFLECTIONS, FARM_RESTARTS,
     GIT_CALL, GIT_OUTPUT,
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,

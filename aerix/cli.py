@@ -16,7 +16,7 @@ _COMMANDS_TO_COME = frozenset({
     "sessions", "undo", "hooks", "plugins", "trust", "profile", "tune", "import", "doctor", "farm",
 })  # fmt: skip
 _FLAGS_TO_COME = frozenset({
-    "--resume", "--continue", "--add-dir", "--mode", "--allow", "--deny", "--final-schema",
+    "--resume", "--continue", "--add-dir", "--mode", "--allow", "--deny",
 })  # fmt: skip
 
 
@@ -191,6 +191,7 @@ def _add_headless(parser: argparse.ArgumentParser) -> None:
         choices=("answer", "edit", "investigate", "plan"),
         help="what kind of request it is; without it, the model classifies it",
     )
+    add("--final-schema", metavar="FILE", help="a JSON schema: the answer is a JSON value of it, checked")
     add("--seed", type=_seed, metavar="N", help="the seed of every draw (generation.seed)")
     add("--cd", metavar="DIR", help="work in this folder")
     add("--no-diff", action="store_true", help="take no snapshot and show no diff")

@@ -20,6 +20,7 @@ from aerix.settings import Settings, SettingsError, load_settings
 from aerix.signals import Signals, install
 from aerix.stdin import BadPrompt, checked, prompt_of
 
+from aerix.turn.schema import JsonSchema
 _STOP_SHARE = 0.3  # of a cancel's time: what has not stopped by then dies with the process
 
 
@@ -57,9 +58,10 @@ def _prompts_of(args: argparse.Namespace) -> str | None:
 
 def _run(args: argparse.Namespace, settings: Settings, prompt: str | None, cwd: Path) -> int:
     model = main_model(settings)
+    final = _final_of(args)
     signals = install()
     log.configure(folders.state() / "aerix.log")
-    options = Options(args.max_turns, args.route, diff=not args.no_diff)
+    options = Options(args.max_turns, args.route, diff=not args.no_diff, final=final)
     live = Live(settings, model, cwd, options, User(lambda: Output(args.output_format)))
     stop_s = STOP_S
     try:
@@ -96,6 +98,14 @@ def _path(name: str | None) -> Path | None:
 def _overrides(args: argparse.Namespace) -> list[str]:
     """The flags that are settings, behind those of ``-c``: a flag of its own wins."""
     flags = {
+def _final_of(args: argparse.Namespace) -> JsonSchema | None:
+    if args.final_schema is None:
+        return None
+    from aerix.final_schema import read_final_schema
+
+    return read_final_schema(Path(args.final_schema))
+
+
         "context.max_new_tokens": args.max_new_tokens,
         "generation.seed": args.seed,
     }
@@ -107,6 +117,5 @@ def _code_of(refused: Refused) -> int:
     """The exit code of what went wrong before the request began, or so that it could not end."""
     if refused.code in STORAGE_LOST:
         return STORAGE
-    if refused.code == "bad_template":
         return USAGE
     return NO_POOL if refused.code in POOL_UNREACHABLE else FAILED

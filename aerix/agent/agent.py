@@ -62,6 +62,8 @@ class Task:
     ratios: Ratios = field(default_factory=Ratios)
     final: JsonSchema | None = None
     """What its final must be, where that is no text."""
+    check: Callable[[object], str | None] | None = None
+    """What is wrong with a final, as the end of a sentence; where ``final`` says more than the turn's parser knows."""
     fork: PoolContext | None = None
     """A context that holds the first of the segments already; the agent takes it over."""
 
@@ -288,7 +290,7 @@ class Agent(Actor):
             self._asks += 1
             segment_id = f"t{self._asks}"
             done = self._generate()
-            turn = self._parse(segment_id, done)
+            turn = self._checked(self._parse(segment_id, done))
             if isinstance(turn, Turn):
                 self._context.add_turn(segment_id, done)
                 self._call_count += len(turn.calls)
@@ -307,16 +309,25 @@ class Agent(Actor):
 
     def _parse(self, segment_id: str, done: Done) -> Turn | TurnError:
         task, first = self._task, self._call_count + 1
+        final = {} if task.check else task.final
         if self._constraint is not None or done.stop == "length":
-            return parse(done.text, task.tools, task.final, first_call=first, max_calls=CALLS.count)
+            return parse(done.text, task.tools, final, first_call=first, max_calls=CALLS.count)
         from aerix.turn.repair import parse_said
 
         turn, shape = parse_said(
-            done.text, done.thinking, task.tools, task.final, first_call=first, max_calls=CALLS.count
+            done.text, done.thinking, task.tools, final, first_call=first, max_calls=CALLS.count
         )
         if shape is not None:
             self._journal.write(TurnRepaired(agent=task.id, id=segment_id, shape=shape))
         return turn
+
+    def _checked(self, turn: Turn | TurnError) -> Turn | TurnError:
+        """The turn, unless its final is not what the user wants."""
+        check = self._task.check
+        if check is None or isinstance(turn, TurnError) or turn.final is None:
+            return turn
+        wrong = check(turn.value)
+        return turn if wrong is None else TurnError("bad_final", f"`final` {wrong}")
 
     def _take_ask(self, problem: str, done: Done) -> None:
         """Ask once more; an agent that has done so too often ends, and what came last is quoted."""

@@ -36,6 +36,7 @@ from aerix.pool.client import POOL_UNREACHABLE, PoolContext, Starting, load_memb
 from aerix.pool.protocol import MemberInfo, Sampling
 from aerix.session.events import ROOT, Route, SessionEnd, SessionStart
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
+from aerix.turn.schema import JsonSchema
 
 _BLOCKED = "hook_blocked"
 _CODES = {"done": DONE, "budget": BUDGET}
@@ -64,6 +65,8 @@ class RequestSpec:
     route: str | None = None
     """The route that the user named; None has the request classified."""
     decision: str | None = None
+    final: JsonSchema | None = None
+    """What the root's final must be a value of; None: it is a text."""
     """The model that classifies, as the pool takes it; None: the main one."""
     decision_flags: dict[str, Any] = field(default_factory=dict)
     delegation: Rules = field(default_factory=Rules)

@@ -16,7 +16,7 @@ from aerix.session.events import ROOT
 from aerix.session.project import repository_root
 from aerix.tools import TOOLS
 from aerix.turn.pieces import planner_note
-from aerix.turn.prompt import final_turn
+from aerix.turn.prompt import final_text, final_turn
 from aerix.turn.schema import ToolSpec
 
 if TYPE_CHECKING:
@@ -46,8 +46,25 @@ def root_agent(
     if _plans(delegation, route):
         tools = tuple(TOOLS[name] for name in spec.delegation.planner_tools if name in TOOLS)
         entries.append(Entry("planner", "user", planner_note(tools), "note", pinned=True))
+    check = None
+    if spec.final is not None:
+        from aerix.final_schema import checker
+
+        check = checker(spec.final)
+        entries.append(Entry("final", "user", final_text(spec.final, tools), "note", pinned=True))
     spool = spool_folder(spec, ROOT)
-    task = Task(ROOT, "root", tuple(entries), tools, spec.max_new_tokens, spec.sampling, spool, spec.ratios)
+    task = Task(
+        ROOT,
+        "root",
+        tuple(entries),
+        tools,
+        spec.max_new_tokens,
+        spec.sampling,
+        spool,
+        spec.ratios,
+        final=spec.final,
+        check=check,
+    )
     work = Places(
         places.log, places.screen, places.pool, places.supervisor, member, runner(spec, ROOT), delegation
     )

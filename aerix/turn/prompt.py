@@ -36,6 +36,12 @@ def turns_section(tools: Sequence[ToolSpec], final: JsonSchema | None = None) ->
     ))  # fmt: skip
 
 
+def final_text(schema: JsonSchema, tools: Sequence[ToolSpec]) -> str:
+    """``# Turns`` once more, for an agent whose final is a value of the user's schema."""
+    rule = "`final` is a JSON value of this schema, not a text about it:"
+    return f"{turns_section(tools, schema)}\n{rule}\n{_compact(schema)}"
+
+
 def _tool_line(tool: ToolSpec) -> str:
     fields = _fields(tool.input)
     required = tool.input.get("required")
@@ -67,10 +73,13 @@ def _example(schema: Mapping[str, object]) -> object:
             for n in (required if isinstance(required, list) else ())
             if n in properties
         }
-    choices = schema.get("enum") or schema.get("examples")
+    choices = [schema["const"]] if "const" in schema else schema.get("enum") or schema.get("examples")
     if isinstance(choices, list | tuple) and choices:
         return choices[0]
-    return _EXAMPLES.get(str(schema.get("type")), "…")
+    kind = schema.get("type")
+    if kind == "array" and isinstance(items := schema.get("items"), dict):
+        return [_example(items)]
+    return _EXAMPLES.get(str(kind[0] if isinstance(kind, list) and kind else kind), "…")
 
 
 def _compact(value: object) -> str:

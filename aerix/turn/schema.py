@@ -19,6 +19,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+"""Keywords whose keys are names of the user's."""
 _A_TYPE = {
     "string": "a string",
     "integer": "an integer",
@@ -49,10 +51,11 @@ def turn_schema(
 ) -> JsonSchema:
     """The schema that a generated turn is held to: a thought, then calls of ``tools`` or a final.
 
-    ``final`` is the schema of the final where it is not a string. Without tools a final is all a turn can be. The
-    order of the properties is the order of generation.
+    ``final`` is the schema of the final where it is not a string; what it refers to is within itself. Without tools a
+    final is all a turn can be. The order of the properties is the order of generation.
     """
-    ending = _turn("final", {"type": "string", "minLength": 1} if final is None else final)
+    at = "#/oneOf/1/properties/final" if tools else "#/properties/final"
+    ending = _turn("final", {"type": "string", "minLength": 1} if final is None else _placed(final, at))
     if not tools:
         return ending
     calls = {
@@ -62,6 +65,20 @@ def turn_schema(
         "items": {"oneOf": [_call(t) for t in tools]},
     }
     return {"oneOf": [_turn("calls", calls), ending]}
+
+
+def _placed(schema: JsonSchema, at: str) -> JsonSchema:
+    """A schema that stands at ``at`` inside another one: it is no document of its own there."""
+    return {key: _refer(inner, at, key) for key, inner in schema.items() if key not in ("$schema", "$id")}
+
+
+def _refer(value: object, at: str, key: str = "") -> object:
+    """A part of it, its references as they are from outside; what is only compared with has none."""
+    if isinstance(value, dict) and key not in ("const", "default"):
+        return {name: _refer(inner, at, "" if key in _NAMED else name) for name, inner in value.items()}
+    if isinstance(value, list) and key not in ("enum", "examples"):
+        return [_refer(inner, at) for inner in value]
+    return at + value[1:] if key == "$ref" and isinstance(value, str) and value[:1] == "#" else value
 
 
 def _turn(key: str, schema: JsonSchema) -> JsonSchema:

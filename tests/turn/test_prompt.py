@@ -65,6 +65,22 @@ def test_the_example_of_a_final_with_a_schema_is_of_that_schema():
     assert json.loads(final)["final"] == {"verdict": "pass", "reason": "…"}
 
 
+@pytest.mark.rule("turn.final-schema")
+def test_a_schema_of_the_users_is_told_with_an_example_of_it():
+    schema = {
+        "type": "object",
+        "properties": {
+            "kind": {"const": "list"},
+            "of": {"type": "array", "items": {"type": ["string", "null"]}},
+        },
+        "required": ["kind", "of"],
+    }
+    told = prompt.final_text(schema, [WEATHER])
+    assert told.startswith(prompt.turns_section([WEATHER], schema))
+    assert '"final":{"kind":"list","of":["…"]}' in told
+    assert json.loads(told.splitlines()[-1]) == schema
+
+
 @pytest.mark.rule("turn.contract-by-code")
 def test_the_contract_follows_the_prompt_file_and_the_tools():
     text = prompt.system_text("You are an agent.\n", [WEATHER])

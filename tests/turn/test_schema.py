@@ -148,3 +148,22 @@ def test_an_input_is_checked_in_a_sentence(tool, value, wrong):
 )
 def test_a_value_is_checked_in_the_end_of_a_sentence(schema, value, wrong):
     assert wrong == check_value(schema, value)
+
+
+@pytest.mark.rule("turn.final-schema")
+@pytest.mark.parametrize(
+    ("tools", "at"), [([READ], "#/oneOf/1/properties/final"), ([], "#/properties/final")]
+)
+def test_a_final_of_a_schema_with_references_refers_into_the_turns_schema(tools, at):
+    given = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://example.org/x",
+        "properties": {"const": {"$ref": "#/$defs/a"}, "other": {"const": {"$ref": "#/$defs/a"}}},
+        "$defs": {"a": {"type": "string"}},
+    }
+    whole = turn_schema(tools, given)
+    turn = whole["oneOf"][1] if tools else whole
+    assert turn["properties"]["final"] == {
+        "properties": {"const": {"$ref": f"{at}/$defs/a"}, "other": {"const": {"$ref": "#/$defs/a"}}},
+        "$defs": {"a": {"type": "string"}},
+    }
