@@ -185,20 +185,6 @@ STDIN = Bound(
     "exit 3: standard input is longer than N bytes",
 )
 STDIN_NOTE = Bound("headless.stdin-note", 2, "seconds of silence", "command line", "wait", "a note")
-PROMPTS = Bound(
-    "headless.prompts",
-    100,
-    "messages that wait",
-    "command line",
-    "wait",
-    "standard input is read on later",
-    least=1,
-)
-
-# --- pieces
-
-DEPTH = Bound(
-    "pieces.depth",
 FINAL_SCHEMA = Bound(
     "headless.final-schema",
     64 * 1024,
@@ -215,6 +201,20 @@ FINAL_SCHEMA_CHECK = Bound(
     "stop",
     "exit 3: it takes longer than N s",
 )
+PROMPTS = Bound(
+    "headless.prompts",
+    100,
+    "messages that wait",
+    "command line",
+    "wait",
+    "standard input is read on later",
+    least=1,
+)
+
+# --- pieces
+
+DEPTH = Bound(
+    "pieces.depth",
     3,
     "levels of delegation",
     "request",

@@ -22,8 +22,8 @@ from aerix.session.log import SessionLog, unwritable
 from aerix.session.project import project_key
 from aerix.settings import Settings
 from aerix.settings_pool import load_flags, pool_settings, sampling
-
 from aerix.turn.schema import JsonSchema
+
 WEEK_S = 7 * 86_400.0  # each step of a request has its own limit; the whole has none
 STOP_S = 3.0  # what has not stopped by then dies with the process
 _SCREEN_S = 0.1  # what it wrote was waited for; a reader that takes nothing may hold it for ever
@@ -37,9 +37,9 @@ class Options:
     max_turns: int | None = None
     route: str | None = None
     diff: bool = True
-
     final: JsonSchema | None = None
     """What each answer must be a value of; None: it is a text."""
+
 
 @dataclass(frozen=True, slots=True)
 class User:
@@ -145,6 +145,7 @@ class Live:
             sampling=sampling(settings, *self._names()),
             diff=options.diff,
             route=options.route,
+            final=options.final,
             earlier=self._earlier,
             **_decision(settings, self.model),
             delegation=_rules(settings),
@@ -160,7 +161,6 @@ class Live:
             project=self._project,
             model=self.model,
             notes=list(self._settings.notes),
-            final=options.final,
         )
 
 

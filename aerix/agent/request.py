@@ -64,9 +64,9 @@ class RequestSpec:
     ratios: Ratios = field(default_factory=Ratios)
     route: str | None = None
     """The route that the user named; None has the request classified."""
-    decision: str | None = None
     final: JsonSchema | None = None
     """What the root's final must be a value of; None: it is a text."""
+    decision: str | None = None
     """The model that classifies, as the pool takes it; None: the main one."""
     decision_flags: dict[str, Any] = field(default_factory=dict)
     delegation: Rules = field(default_factory=Rules)
