@@ -117,6 +117,6 @@ def _code_of(refused: Refused) -> int:
     """The exit code of what went wrong before the request began, or so that it could not end."""
     if refused.code in STORAGE_LOST:
         return STORAGE
-    if refused.code in ("bad_template", "bad_final_schema", NO_SANDBOX):
+    if refused.code in ("bad_template", "bad_final_schema"):
         return USAGE
     return NO_POOL if refused.code in POOL_UNREACHABLE else FAILED
