@@ -4,7 +4,10 @@
 the schema forces. ``OneOf`` is a list of texts; ``choice.Choice`` scores them.
 """
 
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 _BAD = "bad_constraint"
 _STRICT: "JsonCompileOptions" = {"whitespace_flexible": False, "coerce_one_of": False, "lenient": False}
 _SOME = 4
+_FULL = "too many states"
+
+
+_KEPT = 4
+"""Schemas that stay compiled: those of an agent's turns come again and again."""
+
+_T = TypeVar("_T")
 
 
 class Json:
@@ -28,8 +38,9 @@ class Json:
 
     def __init__(self, schema: dict[str, Any], guide: "LLTokenizer") -> None:
         self._guide = guide
-        self._matcher = LLMatcher(guide, _grammar(schema), log_level=0, limits=_limits())
-        self._check()
+        self._compiled = _compiled(json.dumps(schema), guide)
+        self._matcher = self._compiled.matcher()
+        self._taken: list[int] = []
         self._words = np.zeros((guide.vocab_size + 31) // 32, dtype=np.int32)
 
     @property
@@ -39,21 +50,22 @@ class Json:
 
     def take(self, tokens: list[int]) -> int:
         """Go on by the tokens; how many of them fit."""
-        return int(self._matcher.try_consume_tokens(tokens))
+        fit = int(self._do(lambda matcher: matcher.try_consume_tokens(tokens)))
+        self._taken += tokens[:fit]
+        return fit
 
     def forced(self) -> list[int]:
         """The tokens that the schema forces next. They are already taken."""
-        tokens = list(self._matcher.compute_ff_tokens())
+        tokens = list(self._do(lambda matcher: matcher.compute_ff_tokens()))
         if tokens:
-            self._matcher.consume_tokens(tokens)
-        self._check()
+            self.take(tokens)
         return tokens
 
     def allowed(self) -> "Bits":
         """Which tokens may come next, one entry a token; a token that ends the turn is among them if it may end."""
-        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
-        self._check()
-        bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")
+        words = self._words
+        self._do(lambda matcher: matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes))
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")
         return bits[: self._guide.vocab_size].view(np.bool_)
 
     def some_allowed(self) -> list[bytes]:
@@ -62,13 +74,52 @@ class Json:
         pieces = sorted({bytes(self._guide.decode_bytes([int(t)])) for t in tokens[:4096]}, key=len)
         return [piece for piece in pieces if piece][:_SOME]
 
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise Refused(_BAD, f"The schema cannot be held: {_reason(self._matcher.get_error())}")
+    def _do(self, act: Callable[[LLMatcher], _T]) -> _T:
+        """Generations of one schema fill its lexer together: where that is full, this one goes on with a new one."""
+        value = act(self._matcher)
+        if _FULL in self._matcher.get_error() and (renewed := self._compiled.renewed()):
+            self._matcher = renewed
+            self._matcher.consume_tokens(self._taken)
+            value = act(self._matcher)
+        _check(self._matcher)
+        return value
 
 
-def _grammar(schema: dict[str, Any]) -> str:
-    return str(LLMatcher.grammar_from_json_schema(schema, overrides=_STRICT))
+class _Compiled:
+    """A schema that can be held. Its matchers share what they have found out about it."""
+
+    def __init__(self, schema: str, guide: "LLTokenizer") -> None:
+        self._schema, self._guide = schema, guide
+        self._first = self._compile()
+        self._users = 0
+
+    def matcher(self) -> LLMatcher:
+        """One at the start of a value."""
+        self._users += 1
+        return self._first.deep_copy()
+
+    def renewed(self) -> LLMatcher | None:
+        """One that knows nothing of what others have found out; None where there were no others."""
+        if self._users == 1:
+            return None
+        self._first, self._users = self._compile(), 0
+        return self.matcher()
+
+    def _compile(self) -> LLMatcher:
+        grammar = str(LLMatcher.grammar_from_json_schema(self._schema, overrides=_STRICT))
+        matcher = LLMatcher(self._guide, grammar, log_level=0, limits=_limits())
+        _check(matcher)
+        return matcher
+
+
+@lru_cache(_KEPT)
+def _compiled(schema: str, guide: "LLTokenizer") -> _Compiled:
+    return _Compiled(schema, guide)
+
+
+def _check(matcher: LLMatcher) -> None:
+    if matcher.is_error():
+        raise Refused(_BAD, f"The schema cannot be held: {_reason(matcher.get_error())}")
 
 
 def _limits() -> LLParserLimits:

@@ -5,6 +5,7 @@ from time import thread_time
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
 
 from aerix.actors import Refused
 from aerix.pool.asked import check_constraint
@@ -231,3 +232,22 @@ def test_a_schema_that_costs_more_than_its_bound_is_refused(
         json.take([*json.forced(), ord("a")])
         json.allowed()
     assert refusal.value.code == "bad_constraint"
+
+
+@pytest.mark.rule("constraint.compiled-once")
+def test_a_schema_that_comes_again_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = closed(once={"type": "boolean"})
+    Json(schema, GUIDE)
+    monkeypatch.setattr(LLMatcher, "grammar_from_json_schema", None)
+    assert allowed(follow(schema, '{"once":')) == b"ft"
+
+
+@pytest.mark.rule("constraint.compiled-once")
+def test_what_others_said_takes_no_states_from_a_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AERIX_BOUND_WORKER_SCHEMA_STATES", "300")
+    schema = closed(a={"type": "string", "pattern": "^(a|b)*a(a|b){12}$"})
+    for number in range(20):
+        json = follow(schema, '{"a":"')
+        for bit in f"{number:07b}" * 10:
+            assert json.allowed()[ord("ab"[int(bit)])]
+            assert json.take([ord("ab"[int(bit)])]) == 1
