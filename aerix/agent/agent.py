@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from aerix.actors import (
@@ -44,8 +43,6 @@ from aerix.turn.schema import JsonSchema, ToolSpec, turn_schema
 if TYPE_CHECKING:
     from aerix.agent.delegation import Delegation
 
-NOTE_EVERY_S = 2.0
-"""Seconds between two notes about a prompt that is being read."""
 _READER_SHARE = 0.1
 """Of the time for a cancel: how long a reader of the output may take."""
 
@@ -349,22 +346,21 @@ class Agent(Actor):
 
 
 class _Watch:
-    """Tells what a generation is doing: its text as it comes, and a note now and then while the prompt is read."""
+    """Tells what a generation is doing: its text as it comes, and how far the prompt is read."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._noted = monotonic()
 
     def heard(self, event: Token | Progress | Starting | Recreated) -> None:
         match event:
             case Token():
                 if not event.thinking:  # the log gets it with the turn; what is shown is the turn
-                    self._journal.stream(event.data)
-            case Progress() if monotonic() - self._noted >= NOTE_EVERY_S:
-                self._noted = monotonic()
-                read = f"reading the prompt: {event.done:,} of {event.total:,} tokens"
-                self._journal.note(read if event.total else "waiting for the model")
+                    self._journal.stream(event.data, len(event.tokens))
+            case Progress():
+                self._journal.reading(event.done, event.total)
             case Recreated():
                 self._journal.note(f"the model was lost and is asked again ({event.message})")
             case Starting():
                 self._journal.note(f"the pool is being started; its output is in {event.log}")
+                if not event.kept:
+                    self._journal.reading(0, 0, anew=True)
