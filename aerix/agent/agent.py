@@ -360,7 +360,7 @@ class _Watch:
                 self._journal.reading(event.done, event.total)
             case Recreated():
                 self._journal.note(f"the model was lost and is asked again ({event.message})")
-            case Starting():
-                self._journal.note(f"the pool is being started; its output is in {event.log}")
                 if not event.kept:
                     self._journal.reading(0, 0, anew=True)
+            case Starting():
+                self._journal.note(f"the pool is being started; its output is in {event.log}")
