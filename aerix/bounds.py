@@ -271,6 +271,14 @@ FARM_RESTARTS = Bound(
     "farm.restarts", 2, "restarts of a job", "farm", "restart", "failed: restart limit", built=False
 )
 
+# --- sessions
+
+LOG_LINE = Bound("session.line", 32 * _MIB, "bytes", "reader of a log", "cut", "the line is passed over")
+SESSION_INDEX = Bound("session.index", 64 * _MIB, "bytes", "index", "cut", "it is made anew from the logs")
+TITLE = Bound(
+    "session.title", 120, "characters of a prompt's start", "index", "cut", "the rest is not listed"
+)
+
 # --- settings and instruction files
 
 SETTINGS_FILE = Bound("settings.file", 256 * _KIB, "bytes", "settings", "refuse", "refused: unreadable")
@@ -297,6 +305,7 @@ ROWS: tuple[Bound, ...] = (
     GLOB_FORMS, WALK_FILES, GIT_FILES, BASH_TIMEOUT, BASH_LONGEST, BASH_TERM, BASH_CANCEL, BASH_DRAIN, BASH_PIPES,
     SPOOL, TREE_LOOK, TOOL_TIME, TOOL_WATCH, TOOL_GRACE, CANCEL_GRACE,
     SNAPSHOT_FILE, SNAPSHOT_TOTAL, SNAPSHOT_FILES, SNAPSHOT_NESTED, DIFF_BYTES,
+    LOG_LINE, SESSION_INDEX, TITLE,
     SETTINGS_FILE, START_NOTES, SETTINGS_CHECKED, INSTRUCTION_FILE, INSTRUCTION_FILES,
     INSTRUCTION_TOTAL, IMPORTS, IMPORT_HOPS,
 )  # fmt: skip

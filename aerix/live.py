@@ -17,7 +17,7 @@ from aerix.bounds import CANCEL, DEPTH, PIECE_RETRIES, PIECES, TURNS, in_force
 from aerix.output import complain
 from aerix.pool.client import PoolLink
 from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
-from aerix.session.events import SessionEnd, SessionStart
+from aerix.session.events import SessionEnd, SessionStart, title
 from aerix.session.log import SessionLog, unwritable
 from aerix.session.project import project_key
 from aerix.settings import Settings
@@ -59,12 +59,20 @@ class Live:
     Raises Refused (``session_storage``, ``session_locked``) where it cannot begin.
     """
 
-    def __init__(self, settings: Settings, model: str, cwd: Path, options: Options, user: User) -> None:
-        """``model`` is what ``main_model`` gave."""
+    def __init__(
+        self,
+        settings: Settings,
+        model: str,
+        cwd: Path,
+        options: Options,
+        user: User,
+        session: str | None = None,
+    ) -> None:
+        """``model`` is what ``main_model`` gave; ``session`` the id of the one to go on with (``session.index``)."""
         self._settings, self._cwd, self._options = settings, cwd, options
         self.user = user
         self.model = model
-        self.session = str(uuid.uuid4())
+        self.session = session or str(uuid.uuid4())
         self._project = project_key(cwd)
         home = _home(self._project)
         self._folder = home / self.session
@@ -134,7 +142,7 @@ class Live:
     def _spec(self, prompt: str) -> RequestSpec:
         settings, options = self._settings, self._options
         return RequestSpec(
-            start=self._begin(),
+            start=self._begin(prompt),
             prompt=prompt,
             cwd=self._cwd,
             folder=self._folder,
@@ -153,13 +161,14 @@ class Live:
             ratios=Ratios(settings.context.soft_ratio, settings.context.target_ratio),
         )
 
-    def _begin(self) -> SessionStart:
+    def _begin(self, prompt: str) -> SessionStart:
         return SessionStart(
             session=self.session,
             version=__version__,
             cwd=str(self._cwd),
             project=self._project,
             model=self.model,
+            title=title(prompt),
             notes=list(self._settings.notes),
         )
 

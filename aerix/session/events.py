@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
+from aerix.bounds import TITLE
+
 ROOT = "a1"
 """The id of a request's root agent."""
 
@@ -272,6 +274,12 @@ class Note(Event):
 
     type: ClassVar[str] = "note"
     text: str
+
+
+def title(prompt: str) -> str:
+    """What a prompt is called in a list: its first line, cut."""
+    first = prompt.strip().partition("\n")[0].strip()
+    return first if len(first) <= TITLE.count else f"{first[: TITLE.count - 1]}…"
 
 
 def line(event: Event) -> bytes:

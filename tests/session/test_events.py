@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from aerix.session.events import AgentEnd, Event, Message, Note, Plan, Route, SessionEnd, line
+from aerix.session.events import AgentEnd, Event, Message, Note, Plan, Route, SessionEnd, line, title
+from tests.conftest import Limit
 
 
 def as_json(event: Event) -> dict[str, object]:
@@ -29,6 +30,13 @@ def test_every_event_has_its_time_its_type_and_its_agent_first() -> None:
 def test_the_time_is_the_same_wherever_the_event_is_written() -> None:
     event = Note(text="x")
     assert line(event) == line(event)
+
+
+@pytest.mark.bound("session.title")
+def test_a_prompt_is_listed_with_the_start_of_its_first_line(limit: Limit) -> None:
+    assert title("  Mend it \r\n\nAnd test it.") == "Mend it"
+    limit("session.title", 5)
+    assert (title("Mend it"), title("Mends"), title("")) == ("Mend…", "Mends", "")
 
 
 @pytest.mark.rule("session.one-event-a-line")
