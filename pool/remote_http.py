@@ -211,6 +211,8 @@ async def _answer(response: httpx.Response) -> AsyncGenerator[Said, None]:
         async for data in response.aiter_raw():
             for one in events.feed(data):
                 yield one
+            if events.done:
+                return
     elif kind == "application/json":  # a server that does not stream
         for one in said(await _body(response)):
             yield one

@@ -60,6 +60,8 @@ class Events:
     def __init__(self) -> None:
         self._rest = bytearray()
         self._data: list[str] = []
+        self.done = False
+        """The server has said that nothing more comes; some keep the stream open all the same."""
 
     def feed(self, data: bytes) -> Iterator[Said]:
         """What these bytes complete. Raises Garbled, Told."""
@@ -83,6 +85,7 @@ class Events:
         elif not line and self._data:
             data, self._data = "\n".join(self._data), []
             if data.strip() == "[DONE]":
+                self.done = True
                 yield Finished("")
             else:
                 yield from said(data)

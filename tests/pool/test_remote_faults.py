@@ -22,6 +22,7 @@ from aerix.pool.remote_stream import Events, Finished, Garbled, Said, Spent, Tex
 from aerix.pool.remote_turn import Turn
 from tests.pool.remote_server import (
     DONE,
+    PATIENCE,
     Answer,
     Fake,
     Handler,
@@ -71,6 +72,15 @@ def refusal(server: Fake, *answers: Answer, **fields: Any) -> Refused:
     with pytest.raises(Refused) as caught:
         turn(server, *answers, **fields)
     return caught.value
+
+
+@pytest.mark.rule("remote.misbehaviour")
+def test_a_stream_that_stays_open_behind_its_end_holds_nobody_up(server: Fake) -> None:
+    hold = Hold()
+    answer = streams(chunk("Hello"), chunk(finish="stop"), usage(9, 1), DONE, hold=hold)
+    done = turn(server, answer)
+    assert (done.text, done.stop, done.usage.prompt_tokens) == ("Hello", "stop", 9)
+    assert hold.closed.wait(PATIENCE)
 
 
 # --- answers that are odd -----------------------------------------------------------------------------------------
