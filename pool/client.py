@@ -73,6 +73,8 @@ class PoolLink(Actor):
         self._next_id = 1
         self._waiting: list[_Asked] = []
         self._asked: dict[int, _Asked] = {}
+        self._idle: list[Line] = []
+        """Connections of generations that have ended, for the next ones."""
         self._crowded = False
         self._loads: dict[str, p.MemberLoad] = {}
         self._to_load: deque[p.MemberLoad] = deque()
@@ -143,10 +145,9 @@ class PoolLink(Actor):
             asked.line.send(asked.message)
 
     def _send_apart(self, asked: _Asked) -> None:
-        """A generation has a connection of its own; Hello and Generate go out together."""
-        assert self._welcome is not None
+        """A generation has a connection of its own; on a new one, Hello and Generate go out together."""
         try:
-            asked.line = self._dialler.open(_Apart(self, asked))
+            asked.line = self._idle.pop() if self._idle else self._greeting()
         except BlockingIOError:
             self._forget(asked)
             self._waiting.insert(0, asked)
@@ -155,8 +156,15 @@ class PoolLink(Actor):
         except OSError as error:
             self.finish(asked, _lost(error.strerror or str(error)))
         else:
-            asked.line.send(p.Hello(p.VERSION, client_name(), self._welcome.owner))
+            asked.line.listener = _Apart(self, asked)
             asked.line.send(asked.message)
+
+    def _greeting(self) -> Line:
+        """A new connection, with its Hello on the way. Raises OSError."""
+        assert self._welcome is not None
+        line = self._dialler.open(self)
+        line.send(p.Hello(p.VERSION, client_name(), self._welcome.owner))
+        return line
 
     def _less_crowded(self, _: None) -> None:
         self._crowded = False
@@ -191,10 +199,12 @@ class PoolLink(Actor):
         if isinstance(message, (p.Token, p.Progress)):
             asked.answer.piece(message)
             self._untaken(asked, 1)
-        elif isinstance(message, p.Error):
-            self.finish(asked, Refused(message.code, message.message))
-        else:
-            self.finish(asked, message)
+            return
+        if asked.generates and asked.line is not None:
+            self._idle.append(asked.line)
+            asked.line = None
+        is_error = isinstance(message, p.Error)
+        self.finish(asked, Refused(message.code, message.message) if is_error else message)
 
     @on(Taken)
     def _taken(self, message: Taken) -> None:
@@ -297,9 +307,20 @@ class PoolLink(Actor):
     def ended(self, line: Line, error: WireError | None) -> None:
         """The control connection is lost, and with it every context: nothing that was asked will be answered."""
         line.close()
+        for idle in self._idle:
+            idle.close()
+        self._idle.clear()
         self._control = self._loading = None
         self._refuse(list(self._asked.values()), _lost(error.message if error else "the pool closed it"))
         self._go_on()
+
+    def forgot(self, line: Line) -> bool:
+        """A generation's connection has ended; whether none was running on it."""
+        if line not in self._idle:
+            return False
+        self._idle.remove(line)
+        line.close()
+        return True
 
     def _refuse(self, asked: Iterable[_Asked], why: Refused) -> None:
         for one in asked:
@@ -310,7 +331,7 @@ class PoolLink(Actor):
         """Close every connection; the pool drops this process's contexts, and stays."""
         self._dialler.drop()
         left = [*self._waiting, *self._asked.values()]
-        for line in (self._control, *(asked.line for asked in left)):
+        for line in (self._control, *self._idle, *(asked.line for asked in left)):
             if line is not None:
                 line.drop()
         self._refuse(left, _lost("the link to it has ended"))
@@ -326,7 +347,8 @@ class _Apart:
         self.misread = link.misread
 
     def ended(self, line: Line, error: WireError | None) -> None:
-        self._link.finish(self._asked, _lost(error.message if error else "the pool closed it"))
+        if not self._link.forgot(line):
+            self._link.finish(self._asked, _lost(error.message if error else "the pool closed it"))
 
 
 def _lost(why: str) -> Refused:

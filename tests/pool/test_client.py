@@ -391,6 +391,28 @@ def test_generations_over_the_limit_wait_in_order(
     assert most <= 1
 
 
+@pytest.mark.rule("protocol.reused-connection")
+def test_generations_one_after_another_use_one_connection(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
+    ref = script({"text": "one"}, {"text": "two"}, {"text": "three"})
+    pool(ref)
+    link = client.link()
+
+    def use(context: PoolContext) -> object:
+        said = []
+        for turn in range(3):
+            done = context.generate(20)
+            said.append(done.text)
+            context.append(p.Segment(f"a{turn}", "assistant", done.text), user("more", f"u{turn}"))
+            with pytest.raises(Refused, match="more than the window"):
+                context.generate(10**6)
+        return said
+
+    assert on_context(client.runner(), link, ref, use) == ["one", "two", "three"]
+    assert status(link).connections == 2
+
+
 def test_a_cancelled_call_ends_with_a_done_that_says_so(
     pool: Daemons, script: Scripts, client: Clients
 ) -> None:
