@@ -142,7 +142,8 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
         prog="aerix",
         description="A coding agent for models that run on your own machine.",
         epilog="Exit codes: 0 a final answer; 1 failed, killed or refused; 2 a budget was spent; 3 settings or usage; 4 no "
-        "pool or no model; 6 the session's storage failed; 130 interrupted; 141 output closed; 143 terminated.",
+        "pool or no model; 5 a hook blocked it; 6 the session is locked or its storage failed; 130 interrupted; 141 "
+        "output closed; 143 terminated.",
     )
     parser.add_argument("--version", action="version", version=f"aerix {__version__}")
     _add_headless(parser)

@@ -3,7 +3,7 @@
 DONE = 0
 """A final answer."""
 FAILED = 1
-"""Failed, killed, refused or a loop; the reason is on standard error."""
+"""Failed, killed, refused or a loop; the reason is on standard error. Of `aerix doctor`: something is wrong."""
 BUDGET = 2
 """A budget was spent."""
 USAGE = 3
@@ -15,8 +15,11 @@ BLOCKED = 5
 STORAGE = 6
 """The session is locked, or its storage failed."""
 INTERRUPTED = 130
+"""Ctrl-C."""
 STDOUT_CLOSED = 141
+"""Standard output was closed."""
 TERMINATED = 143
+"""TERM."""
 
 CANCELS = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
 """By the reason of a user's cancel."""

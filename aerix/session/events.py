@@ -39,13 +39,18 @@ class SessionStart(Event):
 
     type: ClassVar[str] = "session.start"
     session: str
+    """The session's id."""
     version: str
+    """Of Aerix."""
     cwd: str
     project: str
+    """The key under which the project's sessions are kept."""
     model: str
+    """The main model's reference."""
     title: str = ""
     resumed: bool = False
     notes: list[str] = field(default_factory=list)
+    """What was told at the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class Route(Event):
 
     type: ClassVar[str] = "route"
     route: str
+    """``answer``, ``edit``, ``investigate`` or ``plan``."""
     default: bool = False
     """Whether no route was chosen, so that the default is taken."""
     forced: bool = False
@@ -68,10 +74,15 @@ class AgentSpawn(Event):
 
     type: ClassVar[str] = "agent.spawn"
     kind: str
+    """``root``, ``implementer`` or ``verifier``."""
     member: str
+    """The model that it runs on, as the pool calls it."""
     window: int
+    """Tokens of its window."""
     vocab: str
+    """The digest of the model's vocabulary: token ids mean something only with it."""
     tools: list[str]
+    """Those that it may call."""
     max_turns: int
     resumed: bool = False
 
@@ -95,9 +106,13 @@ class Segment(Event):
     type: ClassVar[str] = "segment"
     id: str
     role: str
+    """``system``, ``user`` or ``assistant``."""
     label: str
+    """What it is: ``system``, ``instructions``, ``prompt``, ``brief``, ``turn``, ``result``, ``note``, …"""
     tokens: int
+    """Its length, as the pool counts it."""
     pinned: bool = False
+    """Whether it never gives way to a marker."""
     text: str | None = None
 
 
@@ -111,20 +126,26 @@ class Message(Event):
 
     type: ClassVar[str] = "message"
     id: str
+    """The segment that it is."""
     role: str
     text: str
     tokens: list[int] | None = None
+    """The ids that were generated, without the one that ends the turn."""
     vocab: str | None = None
     thinking: str | None = None
     thinking_tokens: list[int] | None = None
     stop: str | None = None
+    """Why the generation ended: ``final``, ``stop``, ``length``, ``cancelled``."""
     usage: dict[str, Any] | None = None
     kept: bool = True
     call: str | None = None
+    """The id of the call whose result it is."""
     tool: str | None = None
     input: dict[str, Any] | None = None
     error: bool = False
+    """Whether the call failed."""
     spool: str | None = None
+    """The file with all of a result that was cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +204,7 @@ class Job(Event):
     state: Literal["started", "exited", "killed"]
     how: str
     command: str | None = None
+    """At its start."""
     exit: int | None = None
     """Its exit status, or minus the number of the signal that ended it."""
 
@@ -227,13 +249,21 @@ class SessionEnd(Event):
     type: ClassVar[str] = "session.end"
     session: str
     outcome: str
+    """``done``, ``failed``, ``killed``, ``refused``, ``budget`` or ``cancelled``."""
     reason: str
+    """Why, where it is not ``done``."""
     text: str
+    """The answer."""
     diff: str
+    """What the request changed."""
     untracked: list[str]
+    """What the diff leaves out."""
     usage: dict[str, int]
+    """Sums over all generations."""
     turns: int
+    """Of the root agent."""
     exit: int
+    """The exit code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
