@@ -57,6 +57,20 @@ BASH_PIPES = Bound(
 SPOOL = Bound(
     "tools.spool", 64 * _MIB, "bytes of a result", "tool runner", "cut", "the rest is dropped, with a note"
 )
+SANDBOX_PROBE = Bound(
+    "sandbox.probe", 5, "seconds", "sandbox", "kill", "the sandbox counts as one that does not work"
+)
+SANDBOX_LOOK = Bound(
+    "sandbox.look", 20_000, "files and folders", "sandbox", "cut", "secrets in the rest are not hidden"
+)
+GIT_FOLDER_FILE = Bound(
+    "sandbox.git-file",
+    64 * _KIB,
+    "bytes of a file of git's",
+    "sandbox",
+    "cut",
+    "the git folder cannot be written",
+)
 TREE_LOOK = Bound(
     "tools.tree-look", 5000, "files and folders", "tool runner", "cut", "every command counts as a change"
 )
@@ -303,7 +317,7 @@ ROWS: tuple[Bound, ...] = (
     GIT_CALL, GIT_OUTPUT,
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,
     GLOB_FORMS, WALK_FILES, GIT_FILES, BASH_TIMEOUT, BASH_LONGEST, BASH_TERM, BASH_CANCEL, BASH_DRAIN, BASH_PIPES,
-    SPOOL, TREE_LOOK, TOOL_TIME, TOOL_WATCH, TOOL_GRACE, CANCEL_GRACE,
+    SPOOL, SANDBOX_PROBE, SANDBOX_LOOK, GIT_FOLDER_FILE, TREE_LOOK, TOOL_TIME, TOOL_WATCH, TOOL_GRACE, CANCEL_GRACE,
     SNAPSHOT_FILE, SNAPSHOT_TOTAL, SNAPSHOT_FILES, SNAPSHOT_NESTED, DIFF_BYTES,
     LOG_LINE, SESSION_INDEX, TITLE,
     SETTINGS_FILE, START_NOTES, SETTINGS_CHECKED, INSTRUCTION_FILE, INSTRUCTION_FILES,

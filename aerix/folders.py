@@ -42,6 +42,13 @@ def runtime(env: Mapping[str, str] | None = None) -> Path:
     return base / "aerix" if base.is_absolute() and base.is_dir() else state(env)
 
 
+def temporary(env: Mapping[str, str] | None = None) -> list[Path]:
+    """The folders for files that nobody keeps: the system's two, and ``$TMPDIR``."""
+    variables = os.environ if env is None else env
+    named = Path(variables.get("TMPDIR", ""))
+    return [Path("/tmp"), Path("/var/tmp"), *([named] if named.is_absolute() else [])]  # noqa: S108 - to be told, not used
+
+
 def private(folder: Path) -> Path:
     """Make a folder that only this user can enter, and return it; one that is there and wider is narrowed.
 

@@ -14,6 +14,7 @@ from aerix.live import STOP_S, Live, Options, User, main_model, model_overrides
 from aerix.output import Output, complain, fill_standard_descriptors
 from aerix.pool.client import POOL_UNREACHABLE
 from aerix.prompting import INPUT, Prompts
+from aerix.sandboxing import NO_SANDBOX
 from aerix.session.events import SessionEnd
 from aerix.session.show import STORAGE_LOST
 from aerix.settings import Settings, SettingsError, load_settings
@@ -63,6 +64,8 @@ def _run(args: argparse.Namespace, settings: Settings, prompt: str | None, cwd: 
     log.configure(folders.state() / "aerix.log")
     options = Options(args.max_turns, args.route, diff=not args.no_diff, final=final)
     live = Live(settings, model, cwd, options, User(lambda: Output(args.output_format)))
+    for line in live.in_force:
+        complain(line)
     stop_s = STOP_S
     try:
         start(Signals(signals, live.request, INPUT), "signals")
@@ -117,6 +120,6 @@ def _code_of(refused: Refused) -> int:
     """The exit code of what went wrong before the request began, or so that it could not end."""
     if refused.code in STORAGE_LOST:
         return STORAGE
-    if refused.code in ("bad_template", "bad_final_schema"):
+    if refused.code in ("bad_template", "bad_final_schema", NO_SANDBOX):
         return USAGE
     return NO_POOL if refused.code in POOL_UNREACHABLE else FAILED

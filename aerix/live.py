@@ -17,6 +17,7 @@ from aerix.bounds import CANCEL, DEPTH, PIECE_RETRIES, PIECES, TURNS, in_force
 from aerix.output import complain
 from aerix.pool.client import PoolLink
 from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
+from aerix.sandboxing import sandbox_in_force
 from aerix.session.events import SessionEnd, SessionStart, title
 from aerix.session.log import SessionLog, unwritable
 from aerix.session.project import project_key
@@ -39,6 +40,8 @@ class Options:
     diff: bool = True
     final: JsonSchema | None = None
     """What each answer must be a value of; None: it is a text."""
+    added: tuple[Path, ...] = ()
+    """More folders to write in (``--add-dir``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class User:
 class Live:
     """Belongs to one thread, which blocks while a request runs. ``close`` it, whatever happens.
 
-    Raises Refused (``session_storage``, ``session_locked``) where it cannot begin.
+    Raises Refused (``no_sandbox``, ``session_storage``, ``session_locked``) where it cannot begin.
     """
 
     def __init__(
@@ -73,6 +76,10 @@ class Live:
         self.user = user
         self.model = model
         self.session = session or str(uuid.uuid4())
+        commands = sandbox_in_force(settings, cwd, options.added)
+        self._sandbox = commands.sandbox
+        self.in_force = (commands.sentence,)
+        """Lines to show at start: what the agent may do."""
         self._project = project_key(cwd)
         home = _home(self._project)
         self._folder = home / self.session
@@ -157,6 +164,7 @@ class Live:
             earlier=self._earlier,
             **_decision(settings, self.model),
             delegation=_rules(settings),
+            sandbox=self._sandbox,
             samplings={ref: sampling(settings, ref) for ref in settings.models.by_ref},
             ratios=Ratios(settings.context.soft_ratio, settings.context.target_ratio),
         )
@@ -169,7 +177,7 @@ class Live:
             project=self._project,
             model=self.model,
             title=title(prompt),
-            notes=list(self._settings.notes),
+            notes=[*self._settings.notes, *self.in_force],
         )
 
 

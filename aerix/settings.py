@@ -122,6 +122,14 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Tools:
+    """``[tools]``: what commands run in, and whether they may use the network."""
+
+    sandbox: Literal["on", "auto", "off"]
+    network: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting that has an effect, checked. ``notes`` are lines to show at start: what was not taken, and why."""
 
@@ -130,6 +138,7 @@ class Settings:
     delegation: Delegation
     context: Context
     generation: Generation
+    tools: Tools
     notes: tuple[str, ...]
     values: Mapping[KeyPath, object]
     sources: Mapping[KeyPath, str]
@@ -203,6 +212,7 @@ def _typed(
         delegation=_section(Delegation, values, "delegation"),
         context=_section(Context, values, "context", tool_caps=caps),
         generation=_section(Generation, values, "generation"),
+        tools=_section(Tools, values, "tools"),
         notes=notes,
         values=values,
         sources=sources,

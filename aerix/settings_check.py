@@ -95,10 +95,16 @@ def _loosens(key: Key, path: KeyPath, value: object, below: Mapping[KeyPath, obj
     if key.tighten == "never":
         return "this folder is not trusted, and its settings may only tighten"
     limit = below.get(path, key.default)
-    raises = isinstance(value, int | float) and isinstance(limit, int | float) and value > limit
-    if key.tighten == "lower" and raises:
+    if key.tighten == "lower" and _is_over(key, value, limit):
         return f"this folder is not trusted, and may only lower it from {toml(limit)}"
     return ""
+
+
+def _is_over(key: Key, value: object, limit: object) -> bool:
+    choices = key.schema.get("enum")
+    if isinstance(choices, list):
+        return limit in choices and choices.index(value) > choices.index(limit)
+    return isinstance(value, int | float) and isinstance(limit, int | float) and value > limit
 
 
 def _not_built(layer: Layer, key: Key, path: KeyPath) -> str:

@@ -57,7 +57,6 @@ _SEED = _count(0, 2**32 - 1)
 _TEMPERATURE, _TOP_P, _MIN_P = _number(0, 2), _number(0.01, 1), _number(0, 1)
 
 _PERMISSIONS = "permissions are not built yet, so every call runs without being asked about"
-_SANDBOX = "the sandbox is not built yet, so commands run with all that you may do"
 _PROFILES = "profiles and tuning are not built yet"
 
 
@@ -124,9 +123,9 @@ KEYS: tuple[Key, ...] = (
     _key("permissions.allow", _TEXTS, (), "Calls that need no question.", missing=_PERMISSIONS),
     _key("permissions.ask", _TEXTS, (), "Calls that are asked about.", None, _PERMISSIONS),
     _key("permissions.deny", _TEXTS, (), "Calls that are refused.", None, _PERMISSIONS),
-    _key("tools.sandbox", _one_of("auto", "always", "never"), "auto", "Whether commands run in a sandbox.", None,
-         _SANDBOX),
-    _key("tools.network", {"type": "boolean"}, True, "Whether commands may use the network.", None, _SANDBOX),
+    _key("tools.sandbox", _one_of("on", "auto", "off"), "auto",
+         "Whether commands run in a sandbox (docs/permissions.md); auto: where bubblewrap is installed and works.", "lower"),
+    _key("tools.network", {"type": "boolean"}, True, "Whether commands in the sandbox may use the network.", "lower"),
     _key("tune.member", _text(), "main", "The model that reflects on sessions.", missing=_PROFILES),
     _key("tune.sessions", _count(1, 10_000), 20, "Sessions that tuning reads.", missing=_PROFILES),
 )  # fmt: skip

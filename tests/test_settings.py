@@ -19,7 +19,7 @@ from aerix.pool.protocol import Sampling
 from aerix.settings import ModelSettings, SettingsError, load_settings, schema
 from aerix.settings_layers import Layer, project_folder
 from aerix.settings_pool import load_flags, pool_settings, sampling
-from aerix.settings_schema import KEYS, REF, TOOL_NAMES, dotted, find
+from aerix.settings_schema import KEYS, REF, TOOL_NAMES, dotted, find, toml
 
 NOT_BUILT = [key for key in KEYS if key.missing]
 BUILT = [key for key in KEYS if not key.missing]
@@ -430,7 +430,11 @@ def test_what_cannot_tighten_is_not_taken_from_a_folder(project, name, key):
 
 
 @pytest.mark.rule("settings.tighten-only")
-@pytest.mark.parametrize("key", [k for k in BUILT if k.tighten == "lower"], ids=lambda key: dotted(key.path))
+@pytest.mark.parametrize(
+    "key",
+    [k for k in BUILT if k.tighten == "lower" and "minimum" in k.schema],
+    ids=lambda key: dotted(key.path),
+)
 def test_a_limit_may_only_be_lowered_by_a_folder(project, user, key):
     name, file = dotted(key.path), project / ".aerix/settings.toml"
     low, middle = key.schema["minimum"], key.default - 1
@@ -445,6 +449,24 @@ def test_a_limit_may_only_be_lowered_by_a_folder(project, user, key):
         file.write_text(f"{name} = {less}")
         settings = load_settings(project)
         assert (settings.values[key.path], settings.notes) == (less, ())
+
+
+@pytest.mark.rule("settings.tighten-only")
+@pytest.mark.parametrize(
+    ("name", "lowest_first"),
+    [("tools.sandbox", ['"on"', '"auto"', '"off"']), ("tools.network", ["false", "true"])],
+)
+def test_a_choice_may_only_be_made_narrower_by_a_folder(project, user, name, lowest_first):
+    file = project / ".aerix/settings.toml"
+    for mine, own in enumerate(lowest_first):
+        user.write_text(f"{name} = {own}")
+        for theirs, other in enumerate(lowest_first):
+            file.write_text(f"{name} = {other}")
+            settings = load_settings(project)
+            why = f"this folder is not trusted, and may only lower it from {own}"
+            refused = (f"{file}, line 1: {name} is not taken: {why}.",) if theirs > mine else ()
+            value = toml(settings.values[tuple(name.split("."))])
+            assert (value, settings.notes) == (lowest_first[min(mine, theirs)], refused)
 
 
 @pytest.mark.rule("settings.tighten-only")

@@ -117,12 +117,12 @@ class Jobs:
         return asked
 
     def _runner(self) -> Ref:
-        cwd = self._delegation.spec.cwd
+        spec = self._delegation.spec
 
         def build() -> Actor:
             from aerix.tools.jobs import JobRunner
 
-            return JobRunner(cwd)
+            return JobRunner(spec.cwd, spec.sandbox)
 
         child = ChildSpec("jobs", build, restart="transient")
         return living_child(self._actor, self._delegation.places.supervisor, child)

@@ -36,6 +36,7 @@ from aerix.pool.client import POOL_UNREACHABLE, PoolContext, Starting, load_memb
 from aerix.pool.protocol import MemberInfo, Sampling
 from aerix.session.events import ROOT, Route, SessionEnd, SessionStart
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
+from aerix.tools.sandbox import Sandbox
 from aerix.turn.schema import JsonSchema
 
 _BLOCKED = "hook_blocked"
@@ -70,6 +71,8 @@ class RequestSpec:
     """The model that classifies, as the pool takes it; None: the main one."""
     decision_flags: dict[str, Any] = field(default_factory=dict)
     delegation: Rules = field(default_factory=Rules)
+    sandbox: Sandbox | None = None
+    """What commands run in; None: they run without one."""
     samplings: dict[str, Sampling] = field(default_factory=dict)
     """How the tokens of other models are drawn, by their references; of one that is not here as the main one's."""
     extensions: Extensions = field(default_factory=NoExtensions)

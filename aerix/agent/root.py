@@ -111,7 +111,7 @@ def runner(spec: "RequestSpec", agent: str) -> ChildSpec:
     def build() -> Actor:
         from aerix.tools.runner import ToolRunner
 
-        return ToolRunner(root, spec.cwd, spool, spec.caps)
+        return ToolRunner(root, spec.cwd, spool, spec.caps, spec.sandbox)
 
     return ChildSpec(f"tools:{agent}", build, restart="transient")
 

@@ -25,6 +25,7 @@ from aerix.actors.bounds import SWEEPS
 from aerix.actors.mailbox import wait_readable
 from aerix.bounds import BASH_CANCEL, BASH_DRAIN, BASH_TERM
 from aerix.tools.capture import Capture, Stream
+from aerix.tools.sandbox import Sandbox
 from aerix.tools.workspace import ToolError, sentence
 
 _MARK = "AERIX_COMMAND"
@@ -57,15 +58,19 @@ class Pipe:
 class Command:
     """A command that runs. Whoever drives it reads ``pipes`` and drops the ones that ended, and calls ``advance``."""
 
-    def __init__(self, command: str, cwd: Path, timeout_s: float, capture: Capture) -> None:
-        """Start it. Raises ToolError where that fails."""
+    def __init__(
+        self, command: str, cwd: Path, timeout_s: float, capture: Capture, sandbox: Sandbox | None = None
+    ) -> None:
+        """Start it, in the sandbox where there is one. Raises ToolError where that fails."""
         self._mark = f"{_MARK}={os.getpid()}.{next(_NUMBERS)}"
         self._timeout_s = timeout_s
         self.capture = capture
+        self._sandbox = sandbox
+        words = [_shell(), "-c", command]
         name, _, value = self._mark.partition("=")
         try:
             self._process = subprocess.Popen(
-                [_shell(), "-c", command],
+                words if sandbox is None else sandbox.command(words, cwd),
                 cwd=cwd,
                 env={**os.environ, name: value},
                 stdin=subprocess.DEVNULL,
@@ -131,7 +136,7 @@ class Command:
         if not self._over or (self.pipes and now < self._next):
             return False
         self._process.wait()
-        self.left = self._living()
+        self.left = [pid for pid in self._living() if self._sandbox is None or not self._sandbox.is_own(pid)]
         return True
 
     def close(self) -> None:
@@ -162,13 +167,21 @@ class Command:
         return int(self._process.returncode)
 
     def status(self) -> str:
-        """The last line of the result, and before it how many processes still run."""
-        return "\n".join(filter(None, (self.left_running(), self._how())))
+        """The last line of the result, and before it what else there is to say."""
+        return "\n".join(filter(None, (self.remarks(), self._how())))
 
-    def left_running(self) -> str:
-        """The line that says how many processes still run; empty where none does."""
+    def remarks(self) -> str:
+        """Lines that say how many processes still run, and what the sandbox stopped; empty where there is nothing."""
+        return "\n".join(filter(None, (self._left_running(), self._stopped())))
+
+    def _left_running(self) -> str:
         count = len(self.left)
         return f"[{count} process{'es' * (count > 1)} still running]" if count else ""
+
+    def _stopped(self) -> str:
+        if self._sandbox is None or self.exit == 0:
+            return ""
+        return self._sandbox.remark(bytes(self.capture.out.end + self.capture.err.end))
 
     def _how(self) -> str:
         match self.verdict:

@@ -30,6 +30,7 @@ from aerix.tools.grep import grep
 from aerix.tools.messages import RunTool, ToolResult
 from aerix.tools.read import read
 from aerix.tools.repo_map import repo_map
+from aerix.tools.sandbox import Sandbox
 from aerix.tools.treestamp import TreeStamp
 from aerix.tools.workspace import Given, Output, ToolError, Workspace, clean
 from aerix.tools.write import write
@@ -50,7 +51,9 @@ class _GivenUp(BaseException):
 
 
 def main(channel: Channel, args: dict[str, Any]) -> None:
-    """The body of the child process; ``args``: ``root``, ``cwd``, ``spool`` (folders), ``caps`` (bytes by tool)."""
+    """The body of the child process; ``args``: ``root``, ``cwd``, ``spool`` (folders), ``caps`` (bytes by tool),
+    ``sandbox`` (of commands, or None).
+    """
     channel.codec = Codec((RunTool, ToolResult))
     with nothing_left():
         runner = Runner(channel, args)
@@ -66,6 +69,7 @@ class Runner:
         self._workspace = Workspace(Path(args["root"]), Path(args["cwd"]))
         self._spool = Path(args["spool"])
         self._caps: dict[str, int] = args["caps"]
+        self._sandbox = Sandbox.of(args["sandbox"])
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear)
         self._waiting: deque[IncomingCall] = deque()
@@ -189,6 +193,7 @@ class Runner:
         self._tree.look()
         capture = Capture.begin(self._limit(message), self._spool_file(message))
         command = Command(text, self._workspace.cwd, message.time_s, capture)
+        command = Command(text, self._workspace.cwd, message.time_s, capture, self._sandbox)
         self._drive(command)
         capped, changed = capture.result(command.status()), self._tree.changed()
         return ToolResult(

@@ -11,15 +11,16 @@ from aerix.tools.bash import Command, nothing_left, reap
 from aerix.tools.capture import Capture
 from aerix.tools.drive import Drive
 from aerix.tools.jobs import CODEC, AwaitJob, JobEnd, JobStarted, StartJob
+from aerix.tools.sandbox import Sandbox
 from aerix.tools.workspace import ToolError
 
 
 def main(channel: Channel, args: dict[str, Any]) -> None:
-    """The body of the child process; ``args``: ``cwd`` (a folder)."""
+    """The body of the child process; ``args``: ``cwd`` (a folder), ``sandbox`` (of commands, or None)."""
     channel.codec = CODEC
     with nothing_left():
         channel.ready()
-        _Runner(channel, Path(args["cwd"])).serve()
+        _Runner(channel, Path(args["cwd"]), Sandbox.of(args["sandbox"])).serve()
 
 
 @dataclass(slots=True)
@@ -34,9 +35,10 @@ class _Job:
 
 
 class _Runner:
-    def __init__(self, channel: Channel, cwd: Path) -> None:
+    def __init__(self, channel: Channel, cwd: Path, sandbox: Sandbox | None) -> None:
         self._channel = channel
         self._cwd = cwd
+        self._sandbox = sandbox
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear)
         self._commands = Drive(self._selector)
@@ -74,7 +76,7 @@ class _Runner:
             reap()
         capture = Capture.begin(message.limit, Path(message.spool))
         try:
-            command = Command(message.command, self._cwd, message.timeout_s, capture)
+            command = Command(message.command, self._cwd, message.timeout_s, capture, self._sandbox)
         except ToolError as error:
             return self._channel.refuse(number, "not_started", str(error))
         self._commands.begin(command)
@@ -100,5 +102,5 @@ class _Runner:
 
 
 def _end_of(command: Command) -> JobEnd:
-    capped = command.capture.result(command.left_running())
+    capped = command.capture.result(command.remarks())
     return JobEnd(capped.text, command.exit, command.verdict, str(capped.spool) if capped.spool else None)

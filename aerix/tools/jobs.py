@@ -7,6 +7,7 @@ from typing import Literal
 from aerix.actors.process import ProcessActor
 from aerix.actors.wire import Codec
 from aerix.bounds import JOBS
+from aerix.tools.sandbox import Sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ CODEC = Codec((StartJob, JobStarted, AwaitJob, JobEnd))
 class JobRunner(ProcessActor):
     """Owns the process. Where it dies its jobs die with it, and whoever awaits one is refused with ``worker_died``."""
 
-    def __init__(self, cwd: Path) -> None:
-        """``cwd`` is where commands run, absolute."""
-        args = {"cwd": str(cwd)}
+    def __init__(self, cwd: Path, sandbox: Sandbox | None = None) -> None:
+        """``cwd`` is where commands run, absolute; None: without a sandbox."""
+        args = {"cwd": str(cwd), "sandbox": sandbox and sandbox.plain()}
         super().__init__("aerix.tools.jobchild:main", args, CODEC, guard="term", window=2 * JOBS.count)

@@ -8,6 +8,7 @@ from aerix.actors.process import ProcessActor
 from aerix.actors.wire import Codec
 from aerix.bounds import CANCEL_GRACE
 from aerix.tools.messages import RunTool, ToolResult
+from aerix.tools.sandbox import Sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,19 @@ class ToolRunner(ProcessActor):
     is refused with ``worker_died``, and the next one needs a new runner, which remembers nothing of files read.
     """
 
-    def __init__(self, root: Path, cwd: Path, spool: Path, caps: dict[str, int]) -> None:
-        """``root`` is the project's folder, ``caps`` are the bytes of a result by tool; all paths are absolute."""
-        args = {"root": str(root), "cwd": str(cwd), "spool": str(spool), "caps": caps}
+    def __init__(
+        self, root: Path, cwd: Path, spool: Path, caps: dict[str, int], sandbox: Sandbox | None = None
+    ) -> None:
+        """``root`` is the project's folder, ``caps`` are the bytes of a result by tool; all paths are absolute. Commands run
+        in the sandbox, where there is one.
+        """
+        args = {
+            "root": str(root),
+            "cwd": str(cwd),
+            "spool": str(spool),
+            "caps": caps,
+            "sandbox": sandbox and sandbox.plain(),
+        }
         codec = Codec((RunTool, ToolResult))
         super().__init__("aerix.tools.child:main", args, codec, guard="term", window=1)
         self._number = 0

@@ -1,0 +1,184 @@
+"""The sandbox of commands: bubblewrap, so that they write in the working tree and temporary folders only, see no secrets,
+and use the network only where they may.
+
+The file system is read-only. Over it comes, in this order, what may be written; what of that may not (git's hooks and
+settings, Aerix's own: others run later what stands there); and nothing at all in place of secrets, and of sockets behind
+which another program does what it is told. A command gains no privileges; it keeps its process ids, unless it is root's, so
+that the next one can end what it leaves running. bubblewrap's ``--die-with-parent`` is not used: it would kill a command that is
+told to end before it could clean up, and the runner's end ends all of it as without a sandbox.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from glob import escape, glob
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from aerix import folders
+from aerix.bounds import SANDBOX_LOOK
+from aerix.tools.gitfolders import git_folder, modules
+from aerix.tools.secrets import is_secret_name, secret_places
+
+_ROOTS_OWN = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_NET_BIND_SERVICE")
+"""What root keeps: to use files of others, but not to mount, to reach into other processes, or to become somebody else."""
+_DEVICES = ("/dev/dri", "/dev/kfd", "/dev/nvidia*")
+_SOCKETS = (
+    "/run/user", "/run/docker.sock", "/run/podman", "/run/containerd", "/run/crio", "/run/dbus", "/run/systemd/private",
+    "/run/libvirt", "/run/screen", "/run/tmux", "/run/incus", "/var/lib/lxd", "/var/lib/incus", "/var/snap/lxd/common/lxd",
+)  # fmt: skip
+_TEMPORARY_SOCKETS = ("tmux-*", "ssh-*", "screen*", ".X11-unix", ".ICE-unix")
+_GITS_OWN = ("hooks", "config", "config.worktree")
+_PROJECTS_OWN = (".aerix", ".claude/settings.json", ".claude/settings.local.json")
+_WRITE_STOPPED = (b"Read-only file system", b"EROFS", b"Device or resource busy")
+_NET_STOPPED = (
+    b"Network is unreachable", b"name resolution", b"Could not resolve host", b"EAI_AGAIN", b"ENETUNREACH",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What a sandbox lets through. Paths are absolute, with links resolved."""
+
+    program: str
+    """bubblewrap's."""
+    tree: str
+    """The working tree."""
+    network: bool = True
+    added: tuple[str, ...] = ()
+    """More folders that may be written."""
+    hidden: tuple[str, ...] = ()
+    """More that is not to be seen."""
+
+    def plain(self) -> dict[str, Any]:
+        """As arguments of a child process."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, plain: dict[str, Any] | None) -> "Sandbox | None":
+        """From such arguments."""
+        if plain is None:
+            return None
+        lists = {name: tuple(plain[name]) for name in ("added", "hidden")}
+        return cls(**plain | lists)
+
+    def command(self, words: list[str], cwd: Path) -> list[str]:
+        """The command that runs ``words`` in it, in the folder ``cwd``; as the file system is now."""
+        return [
+            *self.start(),
+            *_each("--dev-bind", _there(chain.from_iterable(map(glob, _DEVICES)))),
+            *_each("--bind", self._writable()),
+            *_each("--ro-bind", self._protected()),
+            *chain.from_iterable(map(_hide, self._hidden())),
+            "--chdir",
+            str(cwd),
+            "--",
+            *words,
+        ]
+
+    def start(self) -> list[str]:
+        """The command's beginning: nothing can be written."""
+        user = _root() if os.geteuid() == 0 else ["--unshare-user"]
+        network = [] if self.network else ["--unshare-net"]
+        return [self.program, "--ro-bind", "/", "/", "--dev", "/dev", *user, *network]
+
+    def is_own(self, pid: int) -> bool:
+        """Whether a process is not the command's but the sandbox's: one that waits until the last in it has ended."""
+        with suppress(OSError):
+            return Path(f"/proc/{pid}/comm").read_text().rstrip("\n") == Path(self.program).name
+        return False
+
+    def remark(self, output: bytes) -> str:
+        """The line for a command that failed in it, where its output tells that the sandbox stopped it; else nothing."""
+        if any(word in output for word in _WRITE_STOPPED):
+            where = f"commands write only in {self.tree} and in temporary folders"
+            return f"[sandbox: {where}; --add-dir DIR adds a folder, tools.sandbox=off ends the sandbox]"
+        if not self.network and any(word in output for word in _NET_STOPPED):
+            return "[sandbox: the network is cut off; tools.network=true opens it]"
+        return ""
+
+    # --- what it makes of the file system
+
+    def _writable(self) -> list[str]:
+        git = git_folder(Path(self.tree))
+        return _there([*folders.temporary(), self.tree, *self.added, *([git] if git else [])])
+
+    def _protected(self) -> list[str]:
+        """Hooks that are not there yet cannot be bound over: an empty folder does no harm."""
+        git, found = git_folder(Path(self.tree)), _found(self.tree, self.added)
+        if git:
+            with suppress(OSError):
+                (git / "hooks").mkdir(exist_ok=True)
+        gits = [*found.repositories, *((git, *modules(git)) if git else ())]
+        project = [Path(self.tree, name) for name in _PROJECTS_OWN]
+        own = [folders.config(), folders.data(), folders.state(), folders.cache()]
+        return _there([*(folder / name for folder in gits for name in _GITS_OWN), *project, *own])
+
+    def _hidden(self) -> Iterator[str]:
+        sockets = [
+            *_SOCKETS,
+            *(f"{escape(str(t))}/{name}" for t in folders.temporary() for name in _TEMPORARY_SOCKETS),
+        ]
+        places = chain.from_iterable(map(glob, [*secret_places(folders.home()), *sockets]))
+        kept = [Path(path) for path in self._writable()]
+        for path in _there([*places, *self.hidden, *_found(self.tree, self.added).secrets]):
+            if not any(folder.is_relative_to(path) for folder in kept):
+                yield path
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a look at the tree found in it."""
+
+    secrets: tuple[str, ...]
+    repositories: tuple[Path, ...]
+    """The git folders of nested repositories."""
+
+
+@lru_cache(maxsize=1)
+def _found(tree: str, added: tuple[str, ...]) -> _Found:
+    """Looked for once in a runner's life: it takes as long as a command."""
+    secrets: list[str] = []
+    repositories: list[Path] = []
+    for folder, name, is_folder in islice(_entries([tree, *added]), SANDBOX_LOOK.count):
+        if name == ".git" and is_folder:
+            repositories.append(Path(folder, name))
+        elif not is_folder and is_secret_name(name):
+            secrets.append(os.path.join(folder, name))  # noqa: PTH118 - as os.walk has it
+    return _Found(tuple(secrets), tuple(repositories))
+
+
+def _entries(roots: Iterable[str]) -> Iterator[tuple[str, str, bool]]:
+    from aerix.tools.gitfiles import SKIPPED  # runs git: the start of a request needs none of it
+
+    for root in roots:
+        for folder, inside, names in os.walk(root):
+            yield from ((folder, name, True) for name in inside)
+            yield from ((folder, name, False) for name in names)
+            inside[:] = [name for name in inside if name not in SKIPPED]
+
+
+def _root() -> list[str]:
+    """Root's limits. It could look out of the sandbox through the process that waits outside for the command, which is as
+    powerless and the same user: so that one is not to be seen.
+    """
+    kept = chain.from_iterable(("--cap-add", name) for name in _ROOTS_OWN)
+    return ["--cap-drop", "ALL", *kept, "--unshare-pid", "--proc", "/proc"]
+
+
+def _there(paths: Iterable[str | Path]) -> list[str]:
+    """Those that are there, links resolved, each once: bubblewrap would make what it is to bind over, in the real place."""
+    return [path for path in dict.fromkeys(map(os.path.realpath, paths)) if os.path.lexists(path)]
+
+
+def _each(option: str, paths: Iterable[str]) -> Iterator[str]:
+    return chain.from_iterable((option, path, path) for path in paths)
+
+
+def _hide(path: str) -> tuple[str, ...]:
+    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where it may not look
+        return ("--perms", "0500", "--tmpfs", path, "--remount-ro", path)
+    return ("--ro-bind", os.devnull, path)
