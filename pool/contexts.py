@@ -6,7 +6,7 @@ A context id is random, so that one from before a restart is unknown and never a
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, takewhile
 
 from aerix.actors import Refused
 from aerix.actors.log import log
@@ -25,15 +25,24 @@ class Context:
     id: str
     segments: list[p.Segment] = field(default_factory=list)
     tokens: list[tuple[int, ...]] = field(default_factory=list)
+    flat: list[int] = field(default_factory=list)
+    """The context's token ids, without the opening of the model's turn."""
 
     @property
     def roles(self) -> tuple[p.Role, ...]:
         """The segments' roles, which are all that a template sees of them."""
         return tuple(segment.role for segment in self.segments)
 
-    def flat(self) -> list[int]:
-        """The context's token ids, without the opening of the model's turn."""
-        return [token for tokens in self.tokens for token in tokens]
+    def upto(self, end: int) -> "Context":
+        """Another one with its leading segments."""
+        rows = sum(map(len, self.tokens[:end]))
+        return Context(uuid.uuid4().hex, self.segments[:end], self.tokens[:end], self.flat[:rows])
+
+    def put(self, at: int, segments: list[p.Segment], tokens: list[tuple[int, ...]]) -> None:
+        """Everything from segment ``at`` on is these."""
+        del self.flat[len(self.flat) - sum(map(len, self.tokens[at:])) :]
+        self.segments[at:], self.tokens[at:] = segments, tokens
+        self.flat += chain.from_iterable(tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,9 @@ class Contexts:
         """Answer a context request, or raise Refused. Nothing has changed after a refusal."""
         match request:
             case p.ContextCreate(id, _, segments):
-                return self._state(id, self._add(self._grown([], [], segments)))
+                context = Context(uuid.uuid4().hex)
+                context.put(0, segments, self._tokenized([], segments))
+                return self._state(id, self._add(context))
             case p.ContextAppend(id, name, segments):
                 context = self._find(name)
                 return self._changed(id, context, len(context.segments), segments)
@@ -92,7 +103,7 @@ class Contexts:
                 return p.Ok(id)
             case p.ContextRead(id, name):
                 context = self._find(name)
-                return p.ContextText(id, context.id, list(context.segments), context.flat())
+                return p.ContextText(id, context.id, list(context.segments), list(context.flat))
         raise Refused("unknown_request", f"A worker does not know the request {type(request).__name__}.")
 
     def prompt(self, name: str) -> Prompt:
@@ -100,7 +111,7 @@ class Contexts:
         context = self._find(name)
         if not context.segments:
             raise Refused("empty_context", "The context has no segment: there is nothing to answer to.")
-        opening, tokens = self._template.opening(context.roles), context.flat()
+        opening, tokens = self._template.opening(context.roles), context.flat
         ends = tuple(accumulate(map(len, context.tokens)))
         return Prompt(
             tuple(context.segments),
@@ -139,23 +150,22 @@ class Contexts:
 
     def _fork(self, context: Context, upto: str | None) -> Context:
         end = len(context.segments) if upto is None else index_of(context.segments, upto) + 1
-        return self._add(Context(uuid.uuid4().hex, context.segments[:end], context.tokens[:end]))
+        return self._add(context.upto(end))
 
     def _changed(self, id: int, context: Context, at: int, segments: list[p.Segment]) -> p.ContextState:  # noqa: A002 - the field's name
         """Everything from segment ``at`` on is these."""
-        grown = self._grown(context.segments[:at], context.tokens[:at], segments)
-        context.segments, context.tokens = grown.segments, grown.tokens
+        context.put(at, segments, self._tokenized(context.segments[:at], segments))
         return self._state(id, context, at)
 
-    def _grown(self, kept: list[p.Segment], tokens: list[tuple[int, ...]], added: list[p.Segment]) -> Context:
-        context = Context(uuid.uuid4().hex, list(kept), list(tokens))
+    def _tokenized(self, kept: list[p.Segment], added: list[p.Segment]) -> list[tuple[int, ...]]:
         check_segments([*kept, *added])
         self._note_foreign(added)
+        roles = tuple(segment.role for segment in kept)
+        tokens = []
         for segment in added:
-            markers = self._template.segment(context.roles, segment.role)
-            context.tokens.append((*markers, *self._text(segment)))
-            context.segments.append(segment)
-        return context
+            tokens.append((*self._template.segment(roles, segment.role), *self._text(segment)))
+            roles = (*roles, segment.role)
+        return tokens
 
     def _note_foreign(self, added: list[p.Segment]) -> None:
         """One line for the ids of another vocabulary, in whose place the texts are used."""
@@ -175,7 +185,7 @@ class Contexts:
         changed = zip(context.segments[at:], context.tokens[at:], strict=True)
         counts = [p.SegmentCount(segment.id, len(tokens)) for segment, tokens in changed]
         opening = self._template.opening(context.roles) if context.segments else None
-        return p.ContextState(id, context.id, counts, sum(map(len, context.tokens)), self._length(opening))
+        return p.ContextState(id, context.id, counts, len(context.flat), self._length(opening))
 
     def _length(self, opening: Opening | None) -> int:
         """Tokens of the opening of the model's turn, at most."""

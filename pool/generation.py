@@ -195,7 +195,8 @@ class Turn:
         room = self.job.request.max_tokens - len(self._generated)
         if self._thoughts:
             room += self._thoughts.left
-        self._lease = self._bench.store.admit(self._tokens(), reserve=room, prompt=self.job.prompt)
+        tokens = self._known(0, self._total)
+        self._lease = self._bench.store.admit(tokens, reserve=room, prompt=self.job.prompt)
         if self._lease:
             self._times.restored()
             self._bench.engine.begin(self._lease.sequence, self._scene())
@@ -209,10 +210,10 @@ class Turn:
     def rows(self, limit: int) -> list[Row]:
         """What is known and not yet computed; the last of it is asked what comes next."""
         sequence = self._leased.sequence
-        at = len(self._bench.shelf.tokens(sequence))
-        tokens = self._tokens()
-        end = self._bench.store.until(sequence, min(at + limit, len(tokens)))
-        return [Row(tokens[i], i, sequence, i == len(tokens) - 1) for i in range(at, end)]
+        at, total = len(self._bench.shelf.tokens(sequence)), self._total
+        end = self._bench.store.until(sequence, min(at + limit, total))
+        tokens = enumerate(self._known(at, end), at)
+        return [Row(token, i, sequence, i == total - 1) for i, token in tokens]
 
     def take(self, rows: list[Row], logits: "list[Logits]") -> None:
         """See Generation: count the rows, then draw, or tell how far the prompt is."""
@@ -221,7 +222,7 @@ class Turn:
             self._times.filled()
             self._draw(logits[0])
         else:
-            start, total = self._leased.start, len(self._tokens())
+            start, total = self._leased.start, self._total
             self._send(p.Progress(self.job.request.id, rows[-1].position + 1 - start, total - start))
 
     def end(self, stop: p.Stop) -> None:
@@ -266,8 +267,16 @@ class Turn:
         start = len(self._prompt) + (0 if closing else len(self._thought()))
         return Scene(prompt.segments, start, resumed=bool(self.job.request.start), closing=closing)
 
-    def _tokens(self) -> list[int]:
-        return [*self._prompt, *self._thought(), *self._generated]
+    @property
+    def _total(self) -> int:
+        """Rows that are known: the prompt's, and what was generated."""
+        return len(self._prompt) + len(self._thought()) + len(self._generated)
+
+    def _known(self, start: int, end: int) -> list[int]:
+        """Their tokens from one row to another; those of a reply cost the same behind any prompt."""
+        before = len(self._prompt)
+        reply = [*self._thought(), *self._generated][max(start - before, 0) : max(end - before, 0)]
+        return [*self._prompt[start:end], *reply]
 
     def _draw(self, logits: "Logits") -> None:
         allowed = self._json.allowed() if self._json and not self._thinks else None

@@ -70,6 +70,8 @@ class Scheduler:
         """
         if len(self._running) >= self._max_batch:
             return None
+        if len(waiting) == 1 and not self._running:
+            return waiting[0]
         ready = [job for job in waiting if not self._being_filled(job)]
         crowd = [job.call for job in ready], [one.job.call for one in self._running]
         if not ready or crowd == self._crowd:
