@@ -250,6 +250,12 @@ class Finished:
         return found
 
     @property
+    def notes(self) -> list[str]:
+        """The lines of standard error but those that say what is in force."""
+        in_force = ("aerix: sandbox: ", "aerix: no sandbox: ")
+        return [line for line in self.err.splitlines() if not line.startswith(in_force)]
+
+    @property
     def lines(self) -> list[Line]:
         return json_lines(self.out.encode())
 

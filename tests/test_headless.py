@@ -79,7 +79,7 @@ def test_text_is_the_answer_then_the_diff_and_nothing_else(aerix: Aerix) -> None
     assert answer == "hello.txt says hi."
     assert diff.startswith(HELLO)
     assert diff.endswith("+hi\n")
-    assert done.err.splitlines() == [
+    assert done.notes == [
         "aerix: ✓ turns constrained",
         'aerix: c1 write {"path": "hello.txt", "content": "hi\\n"}',
     ]
@@ -104,7 +104,7 @@ def test_json_is_one_object(aerix: Aerix) -> None:
 def test_stream_json_is_the_sessions_events_as_they_are_written_with_tokens(aerix: Aerix) -> None:
     done = aerix("-p", "play write", "--output-format", "stream-json", "--max-turns", "4")
     lines = done.lines
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.notes) == (0, [])
     assert [line for line in lines if line["type"] not in ("token", "note")] == session_log()
     assert lines[-1]["type"] == "session.end"
     assert list(lines[-1])[3:] == FIELDS

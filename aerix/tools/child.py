@@ -192,7 +192,6 @@ class Runner:
         text = Given(message.input, 0).text("command")
         self._tree.look()
         capture = Capture.begin(self._limit(message), self._spool_file(message))
-        command = Command(text, self._workspace.cwd, message.time_s, capture)
         command = Command(text, self._workspace.cwd, message.time_s, capture, self._sandbox)
         self._drive(command)
         capped, changed = capture.result(command.status()), self._tree.changed()
