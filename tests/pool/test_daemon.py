@@ -18,6 +18,7 @@ from aerix.pool.address import connect
 from aerix.pool.members import member_name
 from tests.pool.daemons import PATIENCE, TEXT, Daemons, Scripts, Wire
 from tests.pool.ggufs import LLAMA, gguf
+from tests.tools.waiting import until
 
 Open = Callable[..., Wire]
 
@@ -592,4 +593,4 @@ def test_a_client_that_vanishes_in_any_state_leaves_nothing_behind(
         pass
     while (now := info())["state"] != "ready" or now["contexts"] or now["running"] or now["waiting"]:
         pass
-    assert descriptors(daemon.process.pid) <= before
+    until(lambda: descriptors(daemon.process.pid) <= before)  # a connection is counted out before it is closed

@@ -18,6 +18,7 @@ from aerix.pool import protocol as p
 from tests.pool.daemons import Daemons, Scripts, Wire
 from tests.pool.test_daemon import descriptors
 from tests.pool.test_line import resident
+from tests.tools.waiting import until
 
 Open = Callable[..., Wire]
 FRAMES = 6  # of a sequence, about
@@ -158,7 +159,7 @@ class Fuzzed:
         ):
             pass
         assert info["restarts"] == 0
-        assert descriptors(self.daemon.process.pid) <= self.descriptors
+        until(lambda: descriptors(self.daemon.process.pid) <= self.descriptors)
         assert resident(self.daemon.process.pid) < self.memory + 32 * MIB
         assert self.daemon.process.poll() is None
 
