@@ -593,4 +593,5 @@ def test_a_client_that_vanishes_in_any_state_leaves_nothing_behind(
         pass
     while (now := info())["state"] != "ready" or now["contexts"] or now["running"] or now["waiting"]:
         pass
-    until(lambda: descriptors(daemon.process.pid) <= before)  # a connection is counted out before it is closed
+    # A connection is counted out before it is closed.
+    until(lambda: descriptors(daemon.process.pid) <= before)
