@@ -17,6 +17,7 @@ from contextlib import suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,6 @@ SERVER = "xllamacpp==2026.10.11549"  # a llama.cpp server that needs no compiler
 SHARED_THREADS = {"clock"}  # one for all timers of a process, by design
 TRACKED = ("socket:", "pipe:", "anon_inode:")  # descriptors that are somebody's connection, child or selector
 _caller = dict(os.environ)
-_model = os.environ.get("AERIX_TEST_MODEL")
 _base = Path()
 
 
@@ -37,9 +37,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the heavy tests too")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A worker is started from here, when the caller's environment was left already."""
+    node.workerinput["caller"] = _caller
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Leave the caller's environment before any test module is imported."""
-    global _base
+    global _base, _caller
+    _caller = getattr(config, "workerinput", {}).get("caller", _caller)
     _base = new_home()
     enter(_base)
     resource_tracker.ensure_running()  # spawn's helper lives as long as this process: no test's leftover
@@ -208,13 +215,14 @@ def git_repo(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def model_file() -> Path:
     """The real default model's file."""
-    if _model is None or not Path(_model).is_file():
+    model = _caller.get("AERIX_TEST_MODEL")
+    if model is None or not Path(model).is_file():
         pytest.fail(
             "This test needs the real model: run it with scripts/test, which fetches the file, or name one with"
-            f" AERIX_TEST_MODEL ({_model or 'not set'}).",
+            f" AERIX_TEST_MODEL ({model or 'not set'}).",
             pytrace=False,
         )
-    return Path(_model).resolve()
+    return Path(model).resolve()
 
 
 @pytest.fixture(scope="session")
