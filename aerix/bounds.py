@@ -215,6 +215,13 @@ FINAL_SCHEMA_CHECK = Bound(
     "stop",
     "exit 3: it takes longer than N s",
 )
+DOCTOR_LOOK = Bound("doctor.look", 60, "seconds of one check", "doctor", "stop", "the check says so, exit 1")
+DOCTOR_POOL = Bound(
+    "doctor.pool", 900, "seconds to reach a pool or load a model", "doctor", "stop", "the check says so, exit 1"
+)
+DOCTOR_GENERATION = Bound(
+    "doctor.generation", 300, "seconds of one generation", "doctor", "stop", "the check says so, exit 1"
+)
 PROMPTS = Bound(
     "headless.prompts",
     100,
@@ -313,6 +320,7 @@ IMPORT_HOPS = Bound(
 ROWS: tuple[Bound, ...] = (
     TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, OWN_WORDS, STOP_CONTINUES, JOBS_AT_FINAL, JOBS, HARD_LIMIT_HITS,
     CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE, PROMPTS, FINAL_SCHEMA, FINAL_SCHEMA_CHECK,
+    DOCTOR_LOOK, DOCTOR_POOL, DOCTOR_GENERATION,
     DEPTH, PIECES, PIECE_RETRIES, PIECE_LISTED, PIECE_REASON, PROFILE_GIT, PROFILE_WRITES, TUNE_SESSIONS, REFLECTIONS, FARM_RESTARTS,
     GIT_CALL, GIT_OUTPUT,
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,

@@ -13,7 +13,7 @@ from aerix import __version__
 from aerix.exits import FAILED, INTERRUPTED, STDOUT_CLOSED, USAGE
 
 _COMMANDS_TO_COME = frozenset({
-    "sessions", "undo", "hooks", "plugins", "trust", "profile", "tune", "import", "doctor", "farm",
+    "sessions", "undo", "hooks", "plugins", "trust", "profile", "tune", "import", "farm",
 })  # fmt: skip
 _FLAGS_TO_COME = frozenset({
     "--resume", "--continue", "--add-dir", "--mode", "--allow", "--deny",
@@ -149,11 +149,13 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
     _add_headless(parser)
     if full:
         commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")
+        from aerix.doctor import add_parsers as add_doctor
         from aerix.pool.cli import add_parsers
         from aerix.settings_cli import add_parsers as add_settings
 
         add_parsers(commands)
         add_settings(commands)
+        add_doctor(commands)
     return parser
 
 
