@@ -188,6 +188,7 @@ class Agent(Actor):
             turn = self._next_turn()
             if turn.final is not None:
                 if self._is_over(turn, left):
+                    self._context.settle()
                     return turn
                 continue
             for later, (call, result) in enumerate(self._calls.answers(turn.calls), 1 - len(turn.calls)):

@@ -72,12 +72,15 @@ class Context:
         self._about: dict[str, tuple[str, str | None]] = {}
         self._notes = count(1)
         self._not_before = 0
+        self._owed: tuple[PoolSegment, ...] = ()
+        """A turn that is logged and that the pool gets with what comes next: its result, mostly."""
+        self._owed_tokens = 0
         self._rate = float(BYTES_A_TOKEN)
 
     @property
     def tokens(self) -> int:
         """The prompt's length in tokens, with the marker that opens the model's turn."""
-        return self._pool.tokens + self._pool.opening
+        return self._pool.tokens + self._pool.opening + self._owed_tokens
 
     @property
     def result_bytes(self) -> int:
@@ -92,6 +95,7 @@ class Context:
     @property
     def held(self) -> list[Held]:
         """Its segments, in order."""
+        self.settle()
         counts = self._pool.counts
         return [Held(one, *self._labelled(one.id, counts.get(one.id, 0))) for one in self._pool.segments]
 
@@ -116,20 +120,31 @@ class Context:
     def add(self, *entries: Entry) -> None:
         """Append segments, in order."""
         if entries:
-            self._pool.append(*map(_segment, entries))
-            self._record(list(entries))
+            self._record(list(entries), self._append(*map(_segment, entries)))
 
     def note(self, text: str) -> None:
         """Append a sentence of Aerix's own for the model."""
         self.add(Entry(f"n{next(self._notes)}", "user", text, "note"))
 
     def add_turn(self, segment_id: str, done: Done) -> None:
-        """Append a generated turn, with exactly its tokens."""
-        self._pool.append(
-            PoolSegment(segment_id, "assistant", done.text, tokens=done.tokens, vocab=done.vocab)
-        )
+        """Append a generated turn, with exactly its tokens. It is logged now; its count comes with what is added next."""
+        self.settle()
         self._about[segment_id] = "turn", None
-        self._journal.write(self._turn(segment_id, done), self._counted(segment_id, "assistant", "turn"))
+        self._owed = (PoolSegment(segment_id, "assistant", done.text, tokens=done.tokens, vocab=done.vocab),)
+        length = len(done.tokens) or done.usage.completion_tokens  # a model on a server has no ids
+        self._owed_tokens = self._pool.opening + length
+        self._journal.write(self._turn(segment_id, done))
+
+    def settle(self) -> None:
+        """Nothing is added to the last turn for now: let the pool have it."""
+        if self._owed:
+            self._journal.write(*self._append())
+
+    def _append(self, *segments: PoolSegment) -> list[Event]:
+        """Append segments behind a turn that waits for them; what the log is to say of that one."""
+        self._pool.append(*self._owed, *segments)
+        owed, self._owed, self._owed_tokens = self._owed, (), 0
+        return [self._counted(turn.id, "assistant", "turn") for turn in owed]
 
     def leave_out(self, segment_id: str, done: Done) -> None:
         """Log a generated turn that does not join the context."""
@@ -161,20 +176,22 @@ class Context:
         size = len(entry.text.encode())
         if self.tokens + size / self._rate > most:
             return False
-        self._pool.append(_segment(entry))
+        before = self._append(_segment(entry))
         count = self._pool.counts[entry.id]
         if size > _MEASURED:
             self._rate = min(float(BYTES_A_TOKEN), size / max(1, count))
         if self.tokens > most or count > self.limits.result + _AROUND:
             self._pool.remove(entry.id)
+            self._journal.write(*before)
             return False
-        self._record([entry])
+        self._record([entry], before)
         return True
 
     # --- a turn
 
     def ask(self, sampling: Sampling, constraint: Constraint | None, on_event: Callable[[Any], None]) -> Done:
         """Make room, and generate a turn in it."""
+        self.settle()
         if self.tokens > min(self.limits.soft, self.limits.full):
             self._compact(unread=self.tokens > self.limits.full)
         while True:
@@ -270,8 +287,8 @@ class Context:
         label, tool = self._about[segment_id]
         return label, tokens, tool
 
-    def _record(self, entries: Iterable[Entry]) -> None:
-        events: list[Event] = []
+    def _record(self, entries: Iterable[Entry], before: Iterable[Event] = ()) -> None:
+        events = [*before]
         for entry in entries:
             tool = None if entry.message is None else entry.message.tool
             self._about[entry.id] = entry.label, tool
