@@ -217,7 +217,12 @@ FINAL_SCHEMA_CHECK = Bound(
 )
 DOCTOR_LOOK = Bound("doctor.look", 60, "seconds of one check", "doctor", "stop", "the check says so, exit 1")
 DOCTOR_POOL = Bound(
-    "doctor.pool", 900, "seconds to reach a pool or load a model", "doctor", "stop", "the check says so, exit 1"
+    "doctor.pool",
+    900,
+    "seconds to reach a pool or load a model",
+    "doctor",
+    "stop",
+    "the check says so, exit 1",
 )
 DOCTOR_GENERATION = Bound(
     "doctor.generation", 300, "seconds of one generation", "doctor", "stop", "the check says so, exit 1"
