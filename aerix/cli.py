@@ -67,7 +67,7 @@ def _run(arguments: list[str]) -> int:
         return _refuse(f"the working directory: {error.strerror}; go to a folder that is there")
     if (missing := _not_built(arguments)) is not None:
         return _refuse(f"{missing} is not built yet; aerix --help tells what is")
-    args = _parser(full=not _is_headless(arguments)).parse_args(arguments)
+    args = _parsed(arguments)
     if wrong := _wrong_bounds():
         return _refuse("\naerix: ".join(wrong))
     run = getattr(args, "run", None)
@@ -78,9 +78,21 @@ def _run(arguments: list[str]) -> int:
 
         _interruptible()
         return run_headless(args)
-    return _refuse(
-        'the interactive screen is not built yet; ask headless: aerix -p "PROMPT" (aerix --help tells more)'
-    )
+    from aerix.lines import run_lines
+
+    _interruptible()
+    return run_lines(args)
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    headless = _is_headless(arguments)
+    parser = _parser(full=not headless)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        quote = headless and not unknown[0].startswith("-")
+        hint = '; put a prompt of several words in quotes, as in -p "Fix the test"' if quote else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return args
 
 
 def _run_command(args: argparse.Namespace) -> int:

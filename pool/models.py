@@ -358,12 +358,18 @@ def _exists(path: Path) -> bool:
         return False
 
 
+def _what_it_is(path: Path) -> str:
+    """Of what is no file that could be read, as the end of a sentence. A pipe would be waited for."""
+    if path.is_dir():
+        return "is a folder, not a file"
+    return "is not a regular file" if path.exists() else "is not there"
+
+
 def _begin_of(path: Path) -> tuple[int, bytes]:
     """A file's size in bytes, and the first 8 of them."""
     try:
         if not path.is_file():
-            what = "is a folder, not a file" if path.is_dir() else "is not there"
-            raise Refused("model_missing", f"model file {path} {what}")
+            raise Refused("model_missing", f"model file {path} {_what_it_is(path)}")
         with path.open("rb") as file:
             return os.fstat(file.fileno()).st_size, file.read(8)
     except OSError as error:

@@ -29,7 +29,7 @@ def find(ref: OllamaRef) -> Path:
             raise _missing(ref, f"{manifest} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
             raise _missing(ref, f"{manifest} is damaged: {error}") from None
-    raise _missing(ref, f"Ollama has it not in {' or '.join(map(str, stores()))}")
+    raise _missing(ref, f"Ollama does not have it in {' or '.join(map(str, stores()))}")
 
 
 def stores() -> list[Path]:

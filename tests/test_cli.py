@@ -48,6 +48,7 @@ def test_version_and_help_need_nothing(own_home: Path) -> None:
         (["-p", "x", "--max-new-tokens", "many"], "'many' is not a whole number"),
         (["-p", "x", "--seed", "-1"], "-1 is not between 0 and 4294967295"),
         (["-p", "x", "pool"], "pool"),
+        (["-p", "Fix", "the", "test"], "the test; put a prompt of several words in quotes"),
         (["fly"], "'fly'"),
         (["settings"], "COMMAND"),
         ([], "the interactive screen is not built yet"),

@@ -137,9 +137,11 @@ def test_a_file_that_is_missing_or_no_gguf_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").write_bytes(b"")
     (tmp_path / "new.gguf").write_bytes(b"GGUF\x63\x00\x00\x00")
     (tmp_path / "folder.gguf").mkdir()
+    os.mkfifo(tmp_path / "fifo.gguf")
     for name, code, said in [
         ("none.gguf", "model_missing", "is not there"),
         ("folder.gguf", "model_missing", "is a folder"),
+        ("fifo.gguf", "model_missing", "is not a regular file"),
         ("text.gguf", "model_not_gguf", "this one with '<htm'"),
         ("empty.gguf", "model_not_gguf", "is not a model"),
         ("new.gguf", "model_not_gguf", "version 99"),

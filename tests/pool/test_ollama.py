@@ -77,7 +77,7 @@ def test_the_store_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.rule("models.ollama")
 def test_a_model_that_is_missing_names_the_command_that_fetches_it(own_home: Path) -> None:
     message = refused("ollama:me/m:1b")
-    assert f"Ollama has it not in {own_home}/.ollama/models or /usr/share/ollama/" in message
+    assert f"Ollama does not have it in {own_home}/.ollama/models or /usr/share/ollama/" in message
     assert message.endswith("Run `ollama pull me/m:1b`")
 
 
