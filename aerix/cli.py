@@ -78,10 +78,9 @@ def _run(arguments: list[str]) -> int:
 
         _interruptible()
         return run_headless(args)
-    from aerix.lines import run_lines
-
-    _interruptible()
-    return run_lines(args)
+    return _refuse(
+        'the interactive screen is not built yet; ask headless: aerix -p "PROMPT" (aerix --help tells more)'
+    )
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
