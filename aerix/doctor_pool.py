@@ -76,7 +76,8 @@ def member(actor: Actor, looked: Looked) -> Finding:
         return Finding("warn", "not looked at: without a model there is nothing to see")
     flags = load_flags(settings, model.name, settings.models.main or DEFAULT_MODEL)
     looked.member = found = load_member(actor, looked.link, model.name, flags, deadline_s=DOCTOR_POOL.value)
-    told = f"{found.name} is ready, {found.threads or 'all'} threads"
+    threads = "" if model.kind == "remote" else f", {found.threads or 'all'} threads"
+    told = f"{found.name} is ready{threads}"
     if found.settings:
         return Finding("warn", f"{told}; it runs with plainer settings: {found.settings}")
     if found.restarts:

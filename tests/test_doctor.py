@@ -165,6 +165,15 @@ def test_a_pool_that_does_not_start_is_told_with_its_log(
 
 
 @pytest.mark.rule("doctor.checks")
+def test_a_model_on_a_server_that_is_gone_is_told(doctor: Doctor) -> None:
+    done, checks = doctor.checks(*doctor.told, "--model", "http://127.0.0.1:9/v1#some")
+    assert [name for name in NAMES if checks[name]["state"] == "bad"] == ["member"]
+    assert (done.code, checks["rates"]["found"]) == (
+        1, "not looked at: without a loaded model there is nothing to see"
+    )  # fmt: skip
+
+
+@pytest.mark.rule("doctor.checks")
 @pytest.mark.parametrize("variable", ["XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"])
 def test_a_folder_that_cannot_be_written_is_told(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str

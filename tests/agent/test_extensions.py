@@ -132,6 +132,7 @@ def test_what_hooks_say_to_the_model_joins_its_context(desk: Desk) -> None:
     assert "play calls\n\nbe short" in asked.texts()
 
 
+@pytest.mark.rule("headless.exit-codes")
 def test_a_blocked_prompt_ends_the_request(desk: Desk) -> None:
     ran = desk("play calls", extensions=on("UserPromptSubmit", block="no secrets"))
     assert (ran.end.outcome, ran.end.exit) == ("failed", 5)
