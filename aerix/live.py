@@ -19,8 +19,9 @@ from aerix.pool.client import PoolLink
 from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
 from aerix.sandboxing import sandbox_in_force
 from aerix.session.events import SessionEnd, SessionStart, title
-from aerix.session.log import SessionLog, unwritable
+from aerix.session.log import SessionLog, unreadable, unwritable
 from aerix.session.project import project_key
+from aerix.session.resumed import Resumed
 from aerix.settings import Settings
 from aerix.settings_pool import load_flags, pool_settings, sampling
 from aerix.turn.schema import JsonSchema
@@ -83,19 +84,23 @@ class Live:
         self._project = project_key(cwd)
         home = _home(self._project)
         self._folder = home / self.session
-        self._earlier: tuple[tuple[str, str], ...] = ()
-        self._begun = False
-        self.root = start(self._tree(home / f"{self.session}.jsonl"), "aerix")
+        self._log = home / f"{self.session}.jsonl"
+        self._resumes, self._begun = session is not None, False
+        self.root = start(self._tree(), "aerix")
         """The supervisor of it all; what else belongs to the session is started under it."""
 
     def run(self, prompt: str) -> SessionEnd:
-        """Work on a prompt to its end, whatever that is. Nothing of the one before is left running."""
+        """Work on a prompt to its end, whatever that is. Nothing of the one before is left running.
+
+        Raises Refused ``session_storage`` where the log of what came before cannot be read.
+        """
+        spec = self._spec(prompt)
         if self._begun:
             self.root.ask(StopChild(_SUPERVISOR), 10.0)
             self.root.ask(StartChild(_request_supervisor()), START.value)
-        self._begun = True
-        end: SessionEnd = self._start(self._spec(prompt)).ask(Run(), WEEK_S)
-        self._earlier += ((prompt, end.text),)
+        self._resumes, self._begun = False, True
+        end: SessionEnd = self._start(spec).ask(Run(), WEEK_S)
+        self._list()
         return end
 
     @property
@@ -111,8 +116,9 @@ class Live:
 
     # --- the actors
 
-    def _tree(self, log: Path) -> Supervisor:
+    def _tree(self) -> Supervisor:
         """The long-lived part: each later one holds something of an earlier one."""
+        log = self._log
         pool = pool_settings(self._settings, *self._names())
         return Supervisor(
             [
@@ -161,13 +167,30 @@ class Live:
             diff=options.diff,
             route=options.route,
             final=options.final,
-            earlier=self._earlier,
+            resumed=self._resumed(),
             **_decision(settings, self.model),
             delegation=_rules(settings),
             sandbox=self._sandbox,
             samplings={ref: sampling(settings, ref) for ref in settings.models.by_ref},
             ratios=Ratios(settings.context.soft_ratio, settings.context.target_ratio),
         )
+
+    def _resumed(self) -> Resumed:
+        """What was before in this session: in another run of Aerix, or in this one."""
+        if not (self._resumes or self._begun):
+            return Resumed()
+        from aerix.session.resume import resume_from
+
+        try:
+            return resume_from(self._log)
+        except OSError as error:
+            raise unreadable(self._log, error) from None
+
+    def _list(self) -> None:
+        """Have the index tell what became of the session."""
+        from aerix.session.index import entries
+
+        entries(self._log.parent)
 
     def _begin(self, prompt: str) -> SessionStart:
         return SessionStart(
@@ -177,6 +200,7 @@ class Live:
             project=self._project,
             model=self.model,
             title=title(prompt),
+            resumed=self._resumes,
             notes=[*self._settings.notes, *self.in_force],
         )
 

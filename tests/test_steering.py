@@ -33,10 +33,8 @@ from tests.tools.waiting import is_gone, pid_in, until
 STREAM = ("--input-format", "stream-json", "--output-format", "stream-json", "--no-diff")
 HOLD = calls(call("bash", command="touch held; until test -e go; do sleep 0.01; done"))
 PLAYS: dict[str, list[dict[str, Any]]] = {
-    "two": [
-        final("behind another answer"),
-        final("second"),
-    ],  # first: its context has the words of the others too
+    # first, for its context has the words of the others too; each step stands behind so many turns
+    "two": [final("behind none"), final("second"), final("second")],
     "one": [final("first")],
     "hold": [HOLD, final("early"), final("late")],
     "last": [HOLD, final("that was it")],
@@ -174,14 +172,11 @@ def test_prompts_run_one_after_the_other_in_one_session(aerix: Aerix) -> None:
     assert len({end["session"] for end in ends}) == len(session_logs()) == 1
     starts = of(session_log(), "session.start")
     assert len({line["ts"] for line in starts}) == len(starts) == 2
-    second = [line for line in of(done.lines, "segment") if line["id"] in ("prompt1", "answer1", "prompt")][
-        -3:
-    ]
-    assert [line["text"] for line in second] == [
-        "play one", '{"thought":"","final":"first"}', "now play two",
+    held = replay(session_log())
+    assert [segment.id for segment, _ in held] == ["system", "prompt", "t1", "prompt2", "t2"]
+    assert [segment.text for segment, _ in held][1:4] == [
+        "play one", '{"thought":"I know.","final":"first"}', "now play two",
     ]  # fmt: skip
-    held = [segment.id for segment, _ in replay(session_log())]
-    assert held == ["system", "prompt1", "answer1", "prompt", "t1"]
 
 
 @pytest.mark.rule("headless.input-stream")
@@ -229,11 +224,10 @@ def test_what_steers_while_nothing_runs_is_a_prompt(aerix: Aerix) -> None:
 def test_what_came_too_late_for_the_agent_is_the_next_prompt(aerix: Aerix) -> None:
     running = aerix.start("-p", "play last", "--max-turns", "2", *STREAM, stdin=subprocess.PIPE)
     running.until("session.start")
-    while running.until("segment")["label"] != "turn":
-        pass
+    running.until("message")
     until((aerix.cwd / "held").exists)
     (aerix.cwd / "go").touch()
-    while running.until("segment")["id"] != "t2":
+    while running.until("message")["id"] != "t2":
         pass
     say(running, text("play two", steer=True))
     done = running.end()

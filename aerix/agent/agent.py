@@ -34,7 +34,8 @@ from aerix.bounds import CALLS, CANCEL, JOURNAL, SHOWN_ANSWER, STOP_CONTINUES, T
 from aerix.hooks import events as hooks
 from aerix.pool.client import PoolContext, Recreated, Starting
 from aerix.pool.protocol import Constraint, Done, MemberInfo, Progress, Sampling, Token
-from aerix.session.events import AgentEnd, AgentSpawn, TurnRepaired
+from aerix.session.events import AgentEnd, AgentSpawn, Job, TurnRepaired
+from aerix.session.resumed import Resumed
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
 from aerix.turn import prompt
 from aerix.turn.parse import Turn, TurnError, parse
@@ -64,6 +65,8 @@ class Task:
     """What its final must be, where that is no text."""
     check: Callable[[object], str | None] | None = None
     """What is wrong with a final, as the end of a sentence; where ``final`` says more than the turn's parser knows."""
+    resumed: Resumed = field(default_factory=Resumed)
+    """What it goes on with; ``segments`` stand behind that."""
     fork: PoolContext | None = None
     """A context that holds the first of the segments already; the agent takes it over."""
 
@@ -110,9 +113,10 @@ class Agent(Actor):
         self._task = task
         self._places = places
         self._ledger = ledger
-        self._asks = 0
-        self._call_count = 0
-        self._steered = 0
+        numbers = task.resumed.numbers
+        self._asks = numbers.get("t", 0)
+        self._call_count = numbers.get("c", 0)
+        self._steered = numbers.get("u", 0)
         self._usage = Usage()
         self._cancelled: str | None = None
 
@@ -125,9 +129,17 @@ class Agent(Actor):
         limits = Limits.of(places.member.window, task.max_new_tokens, task.ratios)
         repeats = Repeats()
         self._context = Context(
-            pool, self._journal, self._budget, task.id, limits, task.spool, repeats.clear, self._fire
+            pool,
+            self._journal,
+            self._budget,
+            task.id,
+            limits,
+            task.spool,
+            repeats.clear,
+            self._fire,
+            task.resumed.numbers.get("n", 0),
         )
-        self._jobs = Jobs(self, self._journal, task.id, places.delegation)
+        self._jobs = Jobs(self, self._journal, task.id, places.delegation, task.resumed.numbers.get("j", 0))
         self._calls = Calls(self, task, places, self._journal, self._context, self._jobs, repeats, self._fire)
         schema = turn_schema(task.tools, task.final, max_calls=CALLS.count)
         self._constraint = Constraint(schema=schema) if places.member.json else None
@@ -277,11 +289,21 @@ class Agent(Actor):
                 vocab=member.vocab,
                 tools=[tool.name for tool in task.tools],
                 max_turns=self._budget.limit(TURNS),
-            )
+                resumed=bool(task.resumed.held),
+            ),
+            *self._lost_jobs(),
         )
         if self._cancelled is not None:
             raise Cancelled(self._cancelled)
-        self._context.open(list(task.segments))
+        self._context.open(list(task.segments), task.resumed.held)
+
+    def _lost_jobs(self) -> list[Job]:
+        """The ends of jobs that a request before this one has left without."""
+        return [
+            Job(agent=self._task.id, id=job.id, state="killed", how=prompt.STOPPED_JOB)
+            for job in self._task.resumed.jobs
+            if not job.how
+        ]
 
     # --- a turn
 

@@ -49,7 +49,7 @@ class Calls:
         self._journal, self._context, self._jobs = journal, context, jobs
         self._repeats, self._fire = repeats, fire
         self._own = ContextTool(context, task.id)
-        self._plan = ""
+        self._plan = task.resumed.plan
         self.usage = Usage()
         """What pieces cost."""
         self.work = Work()

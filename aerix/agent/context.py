@@ -57,9 +57,10 @@ class Context:
         spool: Path,
         on_cut: Callable[[], None],
         fire: Callable[[hooks.Event], hooks.Decision],
+        notes: int = 0,
     ) -> None:
         """``spool`` takes the whole of results that were cut; ``on_cut`` hears of each change before the end; ``fire`` fires
-        hooks.
+        hooks; ``notes`` were made before.
         """
         self._pool = pool
         self._journal = journal
@@ -70,7 +71,7 @@ class Context:
         self._on_cut = on_cut
         self._fire = fire
         self._about: dict[str, tuple[str, str | None]] = {}
-        self._notes = count(1)
+        self._notes = count(notes + 1)
         self._not_before = 0
         self._owed: tuple[PoolSegment, ...] = ()
         """A turn that is logged and that the pool gets with what comes next: its result, mostly."""
@@ -99,13 +100,19 @@ class Context:
         counts = self._pool.counts
         return [Held(one, *self._labelled(one.id, counts.get(one.id, 0))) for one in self._pool.segments]
 
-    def open(self, entries: list[Entry]) -> None:
-        """Make the context. Ends the agent where a turn would not fit, with the three numbers and what would help."""
+    def open(self, entries: list[Entry], before: Sequence[Held] = ()) -> None:
+        """Make the context: ``before``, which the log has already, and ``entries``.
+
+        Ends the agent where a turn would not fit, with the three numbers and what would help.
+        """
         if held := len(self._pool.segments):  # a fork has the first of them
             self._pool.append(*map(_segment, entries[held:]))
         else:
-            self._pool.create([_segment(entry) for entry in entries])
+            self._pool.create([*(one.segment for one in before), *map(_segment, entries)])
+        self._about = {one.id: (one.label, one.tool) for one in before}
         self._record(entries)
+        if before and self.left <= CUT_TURN.count:
+            self._compact(unread=True)
         if self.left <= CUT_TURN.count:
             raise Ended(
                 Outcome(

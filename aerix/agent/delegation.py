@@ -11,6 +11,7 @@ from aerix.bounds import CANCEL, DEPTH, PIECE_RETRIES, PIECES, TURNS
 from aerix.pool.protocol import MemberInfo
 
 if TYPE_CHECKING:
+    from aerix.agent.context import Entry
     from aerix.agent.request import RequestPlaces, RequestSpec
     from aerix.extensions.instructions import Instructions
 
@@ -43,6 +44,8 @@ class Delegation:
     """The instruction files as the root read them: what its agents change of them is for the next request."""
     member: MemberInfo
     """The member that the agent runs on."""
+    shared: "tuple[Entry, ...]" = ()
+    """The segments that a resumed root began with, on its member; without them they are made of ``instructions``."""
     depth: int = 0
     """How many levels the agent works below the root."""
 
@@ -64,4 +67,5 @@ class Delegation:
 
     def below(self, member: MemberInfo) -> "Delegation":
         """The same for the agents of its pieces."""
-        return replace(self, member=member, depth=self.depth + 1)
+        shared = self.shared if member.name == self.member.name else ()
+        return replace(self, member=member, depth=self.depth + 1, shared=shared)

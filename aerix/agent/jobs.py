@@ -67,12 +67,15 @@ class _Running:
 class Jobs:
     """Belongs to one agent and blocks it in ``wait``."""
 
-    def __init__(self, actor: Actor, journal: Journal, agent: str, delegation: Delegation) -> None:
+    def __init__(
+        self, actor: Actor, journal: Journal, agent: str, delegation: Delegation, before: int = 0
+    ) -> None:
+        """``before``: how many the agent has had."""
         self._actor = actor
         self._journal = journal
         self._agent = agent
         self._delegation = delegation
-        self._numbers = count(1)
+        self._numbers = count(before + 1)
         self._running: dict[str, _Running] = {}
 
     @property

@@ -35,6 +35,7 @@ from aerix.hooks import events as hooks
 from aerix.pool.client import POOL_UNREACHABLE, PoolContext, Starting, load_member
 from aerix.pool.protocol import MemberInfo, Sampling
 from aerix.session.events import ROOT, Route, SessionEnd, SessionStart
+from aerix.session.resumed import Resumed
 from aerix.session.show import OUTPUT_LOST, STORAGE_LOST
 from aerix.tools.sandbox import Sandbox
 from aerix.turn.schema import JsonSchema
@@ -79,8 +80,8 @@ class RequestSpec:
     """What is fired at, and asked for skills."""
     hook_context: str = ""
     """What hooks said for the model when the session began."""
-    earlier: tuple[tuple[str, str], ...] = ()
-    """The prompts of this session before this one, each with its answer."""
+    resumed: Resumed = field(default_factory=Resumed)
+    """What the root goes on with, of the requests of this session before this one."""
     spent: tuple[Spent, ...] = ()
     """What earlier runs of this same request have spent, from their log: a run again gets no new budget."""
 
@@ -163,7 +164,7 @@ class Request(Actor):
     def _begin_with_hooks(self) -> None:
         """What hooks and skills make of the prompt, and add to it. A block of the prompt ends the request."""
         spec = self._spec
-        begun = self._fire(hooks.SessionStart("startup"))
+        begun = self._fire(hooks.SessionStart("resume" if spec.resumed.held else "startup"))
         prompt = spec.extensions.prompt(spec.prompt)
         asked = self._fire(hooks.UserPromptSubmit(prompt))
         if asked.block is not None:

@@ -1,6 +1,7 @@
 """The root agent of a request: its segments, its tools, its runner; and the segments that all agents begin with."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from aerix.session.events import ROOT
 from aerix.session.project import repository_root
 from aerix.tools import TOOLS
 from aerix.turn.pieces import planner_note
-from aerix.turn.prompt import final_text, final_turn
+from aerix.turn.prompt import final_text
 from aerix.turn.schema import ToolSpec
 
 if TYPE_CHECKING:
@@ -32,26 +33,34 @@ def root_agent(
 ) -> tuple[ChildSpec, tuple[str, ...]]:
     """How to start the root agent, and notes for the user about what it was not given.
 
-    Its context is the system segment, the instructions, and the prompt: what changes from run to run comes last.
+    Its context is the system segment, the instructions, and the prompt: what changes from run to run comes last. In a
+    session that goes on, it is what the log has, and the prompt.
     """
     found = read_instructions(spec.cwd)
     delegation = Delegation(spec, places, found, member)
+    tools, plans = allowed_tools(delegation), _plans(delegation, route)
+    resumed, notes = spec.resumed, found.notes
+    if resumed.held or spec.start.resumed:
+        from aerix.agent import resuming
+
+        delegation = replace(delegation, shared=resuming.shared(resumed))
+        notes += resuming.notes(spec, found)
     entries = [
-        *shared_entries(found, member.window),
+        *(resuming.between(spec, plans) if resumed.held else shared_entries(found, member.window)),
         *_from_hooks(spec),
-        *_earlier(spec),
-        Entry("prompt", "user", spec.prompt, "prompt", pinned=True),
+        Entry(resumed.name("prompt"), "user", spec.prompt, "prompt", pinned=True),
     ]
-    tools = allowed_tools(delegation)
-    if _plans(delegation, route):
+    if plans:
         tools = tuple(TOOLS[name] for name in spec.delegation.planner_tools if name in TOOLS)
-        entries.append(Entry("planner", "user", planner_note(tools), "note", pinned=True))
+        entries.append(Entry(resumed.name("planner"), "user", planner_note(tools), "note", pinned=True))
     check = None
     if spec.final is not None:
         from aerix.final_schema import checker
 
         check = checker(spec.final)
-        entries.append(Entry("final", "user", final_text(spec.final, tools), "note", pinned=True))
+        entries.append(
+            Entry(resumed.name("final"), "user", final_text(spec.final, tools), "note", pinned=True)
+        )
     spool = spool_folder(spec, ROOT)
     task = Task(
         ROOT,
@@ -64,12 +73,13 @@ def root_agent(
         spec.ratios,
         final=spec.final,
         check=check,
+        resumed=resumed,
     )
     work = Places(
         places.log, places.screen, places.pool, places.supervisor, member, runner(spec, ROOT), delegation
     )
     child = ChildSpec(ROOT, lambda: Agent(task, work, ledger), restart="temporary", grace_s=CANCEL.value)
-    return child, found.notes
+    return child, notes
 
 
 def shared_entries(instructions: Instructions, window: int) -> tuple[Entry, ...]:
@@ -82,14 +92,9 @@ def shared_entries(instructions: Instructions, window: int) -> tuple[Entry, ...]
 
 def _from_hooks(spec: "RequestSpec") -> Iterator[Entry]:
     if text := spec.hook_context:
-        yield Entry("hooks", "user", f"# Hook context\n{text}", "instructions", pinned=True)
-
-
-def _earlier(spec: "RequestSpec") -> Iterator[Entry]:
-    """What was asked and answered before in this session."""
-    for number, (asked, answer) in enumerate(spec.earlier, 1):
-        yield Entry(f"prompt{number}", "user", asked, "prompt", pinned=True)
-        yield Entry(f"answer{number}", "assistant", final_turn(answer), "turn")
+        yield Entry(
+            spec.resumed.name("hooks"), "user", f"# Hook context\n{text}", "instructions", pinned=True
+        )
 
 
 def allowed_tools(delegation: Delegation) -> tuple[ToolSpec, ...]:

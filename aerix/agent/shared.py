@@ -37,19 +37,30 @@ def shared_child(delegation: "Delegation", member: str | None) -> ChildSpec:
     own = member is None or member == delegation.member.name
     known, name = (delegation.member, delegation.member.name) if own else (None, str(member))
     pool, instructions = delegation.places.pool, delegation.instructions
-    return ChildSpec(f"shared:{name}", lambda: Shared(pool, name, known, instructions), restart="temporary")
+    recorded = delegation.shared if own else ()
+    return ChildSpec(
+        f"shared:{name}", lambda: Shared(pool, name, known, instructions, recorded), restart="temporary"
+    )
 
 
 class Shared(Actor):
-    """Belongs to a request's supervisor; its context goes with the request. ``known`` is a member that is in use already."""
+    """Belongs to a request's supervisor; its context goes with the request. ``known`` is a member that is in use already,
+    ``recorded`` what a session that was resumed began with.
+    """
 
     def __init__(
-        self, pool: Ref, member: str, known: MemberInfo | None, instructions: "Instructions"
+        self,
+        pool: Ref,
+        member: str,
+        known: MemberInfo | None,
+        instructions: "Instructions",
+        recorded: tuple[Entry, ...] = (),
     ) -> None:
         self._pool = pool
         self._member = member
         self._known = known
         self._instructions = instructions
+        self._recorded = recorded
         self._built: Forked | None = None
 
     @on(ForkShared)
@@ -62,7 +73,7 @@ class Shared(Actor):
 
     def _build(self) -> Forked:
         member = self._known or self._find()
-        entries = shared_entries(self._instructions, member.window)
+        entries = self._recorded or shared_entries(self._instructions, member.window)
         context = PoolContext(self, self._pool, member.name)
         context.create([Segment(entry.id, entry.role, entry.text, entry.pinned) for entry in entries])
         return Forked(context, entries, member)

@@ -91,6 +91,11 @@ class SessionLog(Actor):
             os.close(self._fd)
 
 
+def unreadable(path: Path, error: OSError) -> Refused:
+    """The same of a log that is to be gone on with."""
+    return Refused("session_storage", f"the session log {path} cannot be read: {error.strerror}")
+
+
 def unwritable(path: Path, error: OSError) -> Refused:
     """The refusal ``session_storage``, as a sentence."""
     return Refused(

@@ -53,19 +53,28 @@ def replay(lines: Iterable[Line]) -> dict[str, Replayed]:
     """The contexts by agent, in the order in which the agents began. ``lines`` are the events of a session, in order."""
     found: dict[str, Replayed] = {}
     messages: dict[tuple[str, str], Line] = {}
+    alone: dict[str, dict[str, Line]] = {}  # by agent: what a kill has left without its segment
     for line in lines:
         match line:
+            case {"type": events.AgentSpawn.type, "agent": str(agent)} if line.get("resumed") is True:
+                _join_torn(found.setdefault(agent, Replayed()), alone.pop(agent, {}))
             case {"type": events.AgentSpawn.type, "agent": str(agent)}:
-                found.pop(agent, None)  # of an earlier prompt of the session: each begins anew
+                found.pop(agent, None)  # one that begins anew
                 found[agent] = Replayed()
+                alone.pop(agent, None)
             case {"type": events.Message.type, "agent": str(agent), "id": str(name), "text": str()}:
                 messages[agent, name] = line
+                if line.get("kept") is not False:
+                    alone.setdefault(agent, {})[name] = line
             case {"type": events.Segment.type, "agent": str(agent), "id": str(name)}:
                 _join(found.setdefault(agent, Replayed()), line, messages.get((agent, name), {}))
+                alone.get(agent, {}).pop(name, None)
             case {"type": events.Compaction.type | events.ContextOp.type, "agent": str(agent)}:
                 _rewrite(found.setdefault(agent, Replayed()), line)
             case {"type": events.Plan.type, "agent": str(agent), "text": str(text)}:
                 found.setdefault(agent, Replayed()).plan = text
+    for agent, replayed in found.items():
+        _join_torn(replayed, alone.get(agent, {}))
     return found
 
 
@@ -73,16 +82,35 @@ def _join(agent: Replayed, line: Line, message: Line) -> None:
     """A segment at the end; its text stands in a message where it has one of its own."""
     one = _held({"text": message.get("text"), **line})
     if one is not None:
-        ids, vocab = message.get("tokens"), message.get("vocab")
-        segment = replace(one.segment, tokens=ids, vocab=vocab)
+        segment = replace(one.segment, **_exact(message))
         agent.held[one.id] = replace(one, segment=segment, tool=message.get("tool"))
 
 
+def _join_torn(agent: Replayed, messages: Mapping[str, Line]) -> None:
+    """A turn is logged before its segment is counted; where Aerix was stopped between both, it joins all the same."""
+    for name, message in messages.items():
+        turn = message.get("role") == "assistant"
+        label = "turn" if turn else "job" if message.get("tool") == "job" else "result"
+        tokens = len(message["tokens"]) if turn and _exact(message) else 0
+        _join(agent, {"id": name, "role": message.get("role"), "label": label, "tokens": tokens}, message)
+
+
+def _exact(message: Line) -> dict[str, Any]:
+    """The token ids of a turn and whose they are, where the log has them."""
+    match message:
+        case {"tokens": list(ids), "vocab": str(vocab)} if all(type(one) is int for one in ids):
+            return {"tokens": ids, "vocab": vocab}
+    return {}
+
+
 def _rewrite(agent: Replayed, line: Line) -> None:
-    for name in line.get("removed") or ():
-        agent.held.pop(name, None)
-    for each in line.get("put") or ():
-        old, one = agent.held.get(each.get("id")), _held(each)
+    removed, put = line.get("removed"), line.get("put")
+    for name in removed if isinstance(removed, list) else ():
+        if isinstance(name, str):
+            agent.held.pop(name, None)
+    for each in put if isinstance(put, list) else ():
+        one = _held(each) if isinstance(each, dict) else None
+        old = agent.held.get(one.id) if one is not None else None
         if old is None or one is None:
             continue
         if one.segment.text == old.segment.text:

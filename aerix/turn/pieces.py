@@ -15,6 +15,8 @@ VERDICT: JsonSchema = {
 """A verifier's final."""
 NO_CHECK = "None was given: choose one that shows that the brief is met."
 NO_FILES = "None that it named."
+EVERY_TOOL = "[From here on you may call every tool yourself.]"
+"""Told to a root that only planned, and does not any more."""
 AT_LIMIT = "You may not call `agent`: do all of it yourself."
 """Told to an agent that works as deep as delegation goes."""
 

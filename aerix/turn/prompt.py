@@ -86,11 +86,6 @@ def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def final_turn(answer: str) -> str:
-    """A turn that gave that answer."""
-    return _compact({"thought": "", "final": answer})
-
-
 def result(tool: str, call_id: str, text: str) -> str:
     """A call's result as the context gets it."""
     return f"[{tool} {call_id}]\n{text}"
@@ -104,6 +99,23 @@ def job_started(job: str, timeout_s: float) -> str:
 def job_result(job: str, how: str, text: str) -> str:
     """A job's end as the context gets it; ``how`` is ``exited N``, or how else it ended."""
     return f"[job {job} {how}]\n{text}" if text else f"[job {job} {how}]"
+
+
+def ended(how: str, reason: str) -> str:
+    """Told to an agent that goes on after a request that did not end in a final; ``how`` is its outcome, and why."""
+    match how:
+        case "interrupted":
+            what = "Aerix was stopped while you worked on this"
+        case "cancelled":
+            what = "The user stopped you here"
+        case _:
+            what = f"Your work on this ended here: {how}: {reason[:_REASON]}"
+    return f"[{what}. Files may have changed since: read again what you edit.]"
+
+
+def moved(cwd: str) -> str:
+    """Told to an agent that goes on in another folder."""
+    return f"[The working directory is now {cwd}.]"
 
 
 def malformed(error: TurnError) -> str:
@@ -127,5 +139,15 @@ def compacted(before: int, after: int) -> str:
     return f"[compacted: {before} -> {after} tokens; call again for what you still need]"
 
 
+STOPPED_CALL = (
+    "cancelled: Aerix was stopped before its result was there. What it had done by then stays done."
+)
+"""The result of a call that was under way when its request ended."""
+STOPPED_JOB = "killed: Aerix was stopped"
+LOST_OUTPUT = "Its output is lost."
+"""Of a job whose end came when nobody was there to hear of it."""
+FREE_FINAL = "[From here on `final` is a text again.]"
+"""Told to an agent whose final had to be a value of the user's schema, and needs not any more."""
+_REASON = 200  # characters
 LAST_TURN = "This is your last turn. Answer with `final`: what was done, and what is left."
 """Sent before the last turn of an agent's budget."""
