@@ -97,19 +97,18 @@ def _key(sandbox: Sandbox) -> bytes:
 
 
 def _probe(sandbox: Sandbox) -> str:
+    """Why a program does not run in it; empty: one did."""
     import subprocess
 
     try:
-        done = subprocess.run(
-            [*sandbox.start(), "--", "true"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SANDBOX_PROBE.value,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"bubblewrap does not work here: it did not end in {SANDBOX_PROBE.value:g} s"
+        tried = sandbox.try_out(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     except OSError as error:
         return f"bubblewrap does not work here: {(error.strerror or str(error)).lower()}"
-    said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].removeprefix("bwrap: ")
-    return f"bubblewrap does not work here: {said or f'exit {done.returncode}'}" if done.returncode else ""
+    with tried:
+        try:
+            _, said = tried.communicate(timeout=SANDBOX_PROBE.value)
+        except subprocess.TimeoutExpired:
+            tried.kill()
+            return f"bubblewrap does not work here: it did not end in {SANDBOX_PROBE.value:g} s"
+    why = said.decode("utf-8", "replace").strip().rpartition("\n")[2].removeprefix("bwrap: ")
+    return f"bubblewrap does not work here: {why or f'exit {tried.returncode}'}" if tried.returncode else ""

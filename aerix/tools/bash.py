@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from aerix.actors import os_linux
 from aerix.actors.bounds import SWEEPS
@@ -66,18 +66,9 @@ class Command:
         self._timeout_s = timeout_s
         self.capture = capture
         self._sandbox = sandbox
-        words = [_shell(), "-c", command]
         name, _, value = self._mark.partition("=")
         try:
-            self._process = subprocess.Popen(
-                words if sandbox is None else sandbox.command(words, cwd),
-                cwd=cwd,
-                env={**os.environ, name: value},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            self._process = self._started([_shell(), "-c", command], cwd, {**os.environ, name: value})
         except (OSError, ValueError) as error:
             raise _not_started(error) from None
         assert self._process.stdout is not None
@@ -91,6 +82,21 @@ class Command:
         self._next = monotonic() + timeout_s
         self._kill_at: float | None = None
         self._over = False
+
+    def _started(self, words: list[str], cwd: Path, env: dict[str, str]) -> "subprocess.Popen[bytes]":
+        options: dict[str, Any] = {
+            "cwd": cwd,
+            "env": env,
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "start_new_session": True,
+        }
+        return (
+            subprocess.Popen(words, **options)
+            if self._sandbox is None
+            else self._sandbox.start(words, **options)
+        )
 
     # --- its life
 
@@ -136,7 +142,7 @@ class Command:
         if not self._over or (self.pipes and now < self._next):
             return False
         self._process.wait()
-        self.left = [pid for pid in self._living() if self._sandbox is None or not self._sandbox.is_own(pid)]
+        self.left = self._living()
         return True
 
     def close(self) -> None:

@@ -3,12 +3,13 @@ and use the network only where they may.
 
 The file system is read-only. Over it comes, in this order, what may be written; what of that may not (git's hooks and
 settings, Aerix's own: others run later what stands there); and nothing at all in place of secrets, and of sockets behind
-which another program does what it is told. A command gains no privileges; it keeps its process ids, unless it is root's, so
-that the next one can end what it leaves running. bubblewrap's ``--die-with-parent`` is not used: it would kill a command that is
+which another program does what it is told. A command gains no privileges, and has no rights over processes outside but to
+signal its user's; it keeps its process ids, so that the next one can end what it leaves running. bubblewrap's ``--die-with-parent`` is not used: it would kill a command that is
 told to end before it could clean up, and the runner's end ends all of it as without a sandbox.
 """
 
 import os
+import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,10 +22,9 @@ from typing import Any
 from aerix import folders
 from aerix.bounds import SANDBOX_LOOK
 from aerix.tools.gitfolders import git_folder, modules
+from aerix.tools.mapped import start_mapped
 from aerix.tools.secrets import is_secret_name, secret_places
 
-_ROOTS_OWN = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_NET_BIND_SERVICE")
-"""What root keeps: to use files of others, but not to mount, to reach into other processes, or to become somebody else."""
 _DEVICES = ("/dev/dri", "/dev/kfd", "/dev/nvidia*")
 _SOCKETS = (
     "/run/user", "/run/docker.sock", "/run/podman", "/run/containerd", "/run/crio", "/run/dbus", "/run/systemd/private",
@@ -65,31 +65,28 @@ class Sandbox:
         lists = {name: tuple(plain[name]) for name in ("added", "hidden")}
         return cls(**plain | lists)
 
-    def command(self, words: list[str], cwd: Path) -> list[str]:
-        """The command that runs ``words`` in it, in the folder ``cwd``; as the file system is now."""
-        return [
-            *self.start(),
+    def start(self, words: list[str], cwd: Path, **options: Any) -> "subprocess.Popen[bytes]":
+        """Start ``words`` in it, in the folder ``cwd``; ``options`` are those of ``Popen``. Raises OSError."""
+        over = [
             *_each("--dev-bind", _there(chain.from_iterable(map(glob, _DEVICES)))),
             *_each("--bind", self._writable()),
             *_each("--ro-bind", self._protected()),
             *chain.from_iterable(map(_hide, self._hidden())),
             "--chdir",
             str(cwd),
-            "--",
-            *words,
         ]
+        return self._started([*over, "--", *words], cwd=cwd, **options)
 
-    def start(self) -> list[str]:
-        """The command's beginning: nothing can be written."""
-        user = _root() if os.geteuid() == 0 else ["--unshare-user"]
+    def try_out(self, **options: Any) -> "subprocess.Popen[bytes]":
+        """Start a program that does nothing in a sandbox that lets nothing through; as ``start``."""
+        return self._started(["--", "true"], **options)
+
+    def _started(self, more: list[str], **options: Any) -> "subprocess.Popen[bytes]":
         network = [] if self.network else ["--unshare-net"]
-        return [self.program, "--ro-bind", "/", "/", "--dev", "/dev", *user, *network]
-
-    def is_own(self, pid: int) -> bool:
-        """Whether a process is not the command's but the sandbox's: one that waits until the last in it has ended."""
-        with suppress(OSError):
-            return Path(f"/proc/{pid}/comm").read_text().rstrip("\n") == Path(self.program).name
-        return False
+        words = [*network, "--ro-bind", "/", "/", "--dev", "/dev", *more]
+        if os.geteuid() == 0:
+            return start_mapped(self.program, words, **options)
+        return subprocess.Popen([self.program, "--unshare-user", *words], **options)
 
     def remark(self, output: bytes) -> str:
         """The line for a command that failed in it, where its output tells that the sandbox stopped it; else nothing."""
@@ -159,14 +156,6 @@ def _entries(roots: Iterable[str]) -> Iterator[tuple[str, str, bool]]:
             yield from ((folder, name, True) for name in inside)
             yield from ((folder, name, False) for name in names)
             inside[:] = [name for name in inside if name not in SKIPPED]
-
-
-def _root() -> list[str]:
-    """Root's limits. It could look out of the sandbox through the process that waits outside for the command, which is as
-    powerless and the same user: so that one is not to be seen.
-    """
-    kept = chain.from_iterable(("--cap-add", name) for name in _ROOTS_OWN)
-    return ["--cap-drop", "ALL", *kept, "--unshare-pid", "--proc", "/proc"]
 
 
 def _there(paths: Iterable[str | Path]) -> list[str]:

@@ -54,8 +54,12 @@ def sh(tree: Path) -> Shell:
 
     def run(command: str, cwd: Path = tree, **options: object) -> "subprocess.CompletedProcess[str]":
         sandbox = Sandbox(**({"program": BWRAP, "tree": str(cwd)} | options))  # type: ignore[arg-type]
-        words = sandbox.command(["bash", "-c", command], cwd)
-        return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, timeout=30)
+        started = sandbox.start(
+            ["bash", "-c", command], cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        with started:
+            out, err = started.communicate(timeout=30)
+        return subprocess.CompletedProcess((), started.returncode, str(out), str(err))
 
     return run
 
@@ -120,6 +124,19 @@ def test_there_is_no_way_out_of_it(sh: Shell, tmp_path: Path, way_out: str) -> N
     done = sh(way_out.replace("/OUT", str(out)).replace("OUT", str(out)))
     assert done.returncode != 0
     assert not out.exists()
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(os.geteuid() != 0, reason="it takes root")
+@pytest.mark.rule("sandbox.writes")
+def test_root_has_its_rights_over_files_of_others_and_no_more(sh: Shell, tree: Path) -> None:
+    (tree / "theirs").write_text("one\n")
+    os.chown(tree / "theirs", 1000, 1000)
+    (tree / "theirs").chmod(0o600)
+    assert sh("echo two >> theirs && chown 1001 theirs && cat theirs").stdout == "one\ntwo\n"
+    assert (tree / "theirs").stat().st_uid == 1001
+    assert sh("touch /usr/new").returncode != 0
+    assert sh("hostname evil").returncode != 0
 
 
 @needs_bubblewrap
@@ -344,7 +361,6 @@ def test_a_commands_processes_are_ended_as_without_a_sandbox(runner: Ref, place:
 
 
 @needs_bubblewrap
-@pytest.mark.skipif(os.geteuid() == 0, reason="root's commands do not see each other")
 @pytest.mark.rule("sandbox.processes")
 def test_the_next_command_can_end_what_one_left_running(runner: Ref, place: Path) -> None:
     run(runner, "sleep 4712.1 & echo $! > left")
