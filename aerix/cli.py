@@ -13,7 +13,7 @@ from aerix import __version__
 from aerix.exits import FAILED, INTERRUPTED, STDOUT_CLOSED, USAGE
 
 _COMMANDS_TO_COME = frozenset({
-    "sessions", "undo", "hooks", "plugins", "trust", "profile", "tune", "import", "farm",
+    "sessions", "undo", "hooks", "plugins", "profile", "tune", "import", "farm",
 })  # fmt: skip
 _FLAGS_TO_COME = frozenset({
     "--resume", "--continue", "--add-dir", "--mode", "--allow", "--deny",
@@ -69,7 +69,7 @@ def _run(arguments: list[str]) -> int:
         return _refuse(f"{missing} is not built yet; aerix --help tells what is")
     args = _parsed(arguments)
     if wrong := _wrong_bounds():
-        return _refuse("\naerix: ".join(wrong))
+        return max(map(_refuse, wrong))
     run = getattr(args, "run", None)
     if run is not None:
         return _run_command(args)
@@ -163,9 +163,11 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
         from aerix.doctor import add_parsers as add_doctor
         from aerix.pool.cli import add_parsers
         from aerix.settings_cli import add_parsers as add_settings
+        from aerix.trust_cli import add_parsers as add_trust
 
         add_parsers(commands)
         add_settings(commands)
+        add_trust(commands)
         add_doctor(commands)
     return parser
 

@@ -26,10 +26,13 @@ from aerix.session.events import (
     line,
 )
 from aerix.session.show import Show
+from aerix.shown import clean, one_line
 
 Format = Literal["text", "json", "stream-json"]
 
 _STDOUT, _STDERR = 1, 2
+_MARK, _NEXT = "aerix: ", "\n"
+_UNDER = " " * len(_MARK)  # a name with a line end in it cannot begin a line as Aerix does
 _END_FIELDS = ("session", "outcome", "reason", "text", "diff", "untracked", "usage", "turns", "exit")
 _SHOWN_INPUT = 120  # characters of a call's input on its line
 READING_EVERY_S = 2.0
@@ -84,19 +87,22 @@ class Output(Actor):
                 pass
 
     def _print_answer(self, end: SessionEnd) -> None:
-        """The answer, then the diff, and what the diff leaves out."""
-        if end.text:
-            _write(end.text.encode("utf-8", "replace").rstrip(b"\n") + b"\n")
-        if end.diff:
-            _write(b"\n" * bool(end.text) + end.diff.encode("utf-8", "surrogateescape").rstrip(b"\n") + b"\n")
-        for path in end.untracked:
+        """The answer, then the diff, and what the diff leaves out. A terminal gets nothing that it would obey."""
+        text, diff, untracked = end.text, end.diff, end.untracked
+        if os.isatty(_STDOUT):
+            text, diff, untracked = clean(text), clean(diff), [one_line(path) for path in untracked]
+        if text:
+            _write(text.encode("utf-8", "replace").rstrip(b"\n") + b"\n")
+        if diff:
+            _write(b"\n" * bool(text) + diff.encode("utf-8", "surrogateescape").rstrip(b"\n") + b"\n")
+        for path in untracked:
             _write(f"untracked: {path}\n".encode("utf-8", "surrogateescape"))
 
 
 def complain(text: str) -> None:
     """Say something on standard error; that nobody reads it stops nothing."""
     with suppress(OSError):
-        os.write(_STDERR, f"aerix: {text}\n".encode("utf-8", "replace"))
+        os.write(_STDERR, f"{_MARK}{clean(text).replace(_NEXT, _NEXT + _UNDER)}\n".encode("utf-8", "replace"))
 
 
 def _whose(event: Event) -> str:

@@ -76,7 +76,7 @@ def taken(layer: Layer, below: Mapping[KeyPath, object]) -> tuple[dict[KeyPath, 
     notes: list[str] = []
     problems: list[Problem] = []
     for key, path, value in leaves(layer):
-        refusal = "" if layer.trusted else _loosens(key, path, value, below)
+        refusal = "" if layer.trusted else loosens(layer, key, path, value, below)
         if refusal:
             notes.append(f"{layer.where(path)}: {dotted(path)} is not taken: {refusal}.")
         elif key.missing:
@@ -90,13 +90,13 @@ def taken(layer: Layer, below: Mapping[KeyPath, object]) -> tuple[dict[KeyPath, 
     return values, _few(notes, layer)
 
 
-def _loosens(key: Key, path: KeyPath, value: object, below: Mapping[KeyPath, object]) -> str:
+def loosens(layer: Layer, key: Key, path: KeyPath, value: object, below: Mapping[KeyPath, object]) -> str:
     """Why a folder that is not trusted may not set this, or nothing."""
     if key.tighten == "never":
-        return "this folder is not trusted, and its settings may only tighten"
+        return f"{layer.why_not}, and its settings may only tighten"
     limit = below.get(path, key.default)
     if key.tighten == "lower" and _is_over(key, value, limit):
-        return f"this folder is not trusted, and may only lower it from {toml(limit)}"
+        return f"{layer.why_not}, and may only lower it from {toml(limit)}"
     return ""
 
 

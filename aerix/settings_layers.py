@@ -2,11 +2,12 @@
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aerix import folders, regular
 from aerix.bounds import SETTINGS_FILE
+from aerix.extensions import trust
 from aerix.settings_schema import KEYS, KeyPath, dotted
 
 PREFIX = "AERIX_"
@@ -41,13 +42,16 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The settings of one source. ``text`` is the TOML they stand in, ``trusted`` says whether the user wrote it."""
+    """The settings of one source. ``text`` is the TOML they stand in, ``trusted`` says whether the user vouches for it;
+    ``why_not`` is why not.
+    """
 
     source: str
     text: str
     data: Mapping[str, object]
     trusted: bool = True
     in_file: bool = True
+    why_not: str = "this folder is not trusted"
 
     def where(self, path: KeyPath) -> str:
         """Where a setting stands, for a message: the source, and in a file the line where it can be found."""
@@ -64,11 +68,10 @@ def read_layers(
     cwd: Path, overrides: Sequence[str], settings_file: Path | None, env: Mapping[str, str]
 ) -> Iterator[Layer]:
     """Every layer in which something is set, the later ones over the earlier. Raises SettingsError."""
-    project = project_folder(cwd) / ".aerix"
+    project = project_folder(cwd)
     found = [
         _file(folders.config(env) / "settings.toml"),
-        _file(project / "settings.toml", trusted=False),
-        _file(project / "settings.local.toml", trusted=False),
+        *(_vouched(layer, project, env) for layer in project_files(project)),
         _file(settings_file, must_exist=True) if settings_file else None,
     ]
     yield from (layer for layer in found if layer)
@@ -107,6 +110,24 @@ def _file(path: Path, *, trusted: bool = True, must_exist: bool = False) -> Laye
     if wrong:
         raise SettingsError(Problem("bad_toml", f"{path} is not TOML: {wrong}."))
     return Layer(str(path), text, data, trusted) if data else None
+
+
+def project_files(project: Path) -> list[Layer]:
+    """The settings files of a project, somebody else's until more is known of them. Raises SettingsError."""
+    found = (_file(project / ".aerix" / name, trusted=False) for name in trust.SETTINGS)
+    return [layer for layer in found if layer]
+
+
+def _vouched(layer: Layer, project: Path, env: Mapping[str, str]) -> Layer:
+    """A project's settings, trusted where the user trusts its folder, and they are what was trusted."""
+    try:
+        state = trust.state(trust.read(env), project, Path(layer.source).name, layer.text)
+    except trust.StoreError:
+        return replace(
+            layer, why_not="the list of trusted folders is damaged (`aerix trust --list` says how)"
+        )
+    changed = "it has changed since this folder was trusted" if state == "changed" else layer.why_not
+    return replace(layer, trusted=state == "trusted", why_not=changed)
 
 
 def _override(text: str) -> Layer:

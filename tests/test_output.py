@@ -1,8 +1,11 @@
 """What is printed of each event, and where."""
 
 import json
+import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -73,6 +76,41 @@ def end(**values: Any) -> SessionEnd:
 )
 def test_text_is_the_answer_the_diff_and_what_it_leaves_out(values: dict[str, Any], out: str) -> None:
     assert show("text", end(**values)) == (out, "")
+
+
+EVIL = "a\x1b[2J\x9b\x07\u202e\tb\r\nc\x7f"
+
+
+def test_a_pipe_gets_the_answer_as_it_is() -> None:
+    assert show("text", end(text=EVIL, diff="", untracked=[]))[0] == f"{EVIL}\n"
+
+
+@pytest.mark.rule("redteam.names")
+def test_a_terminal_gets_nothing_that_it_would_obey() -> None:
+    ours, theirs = pty.openpty()
+    show("text", end(text=EVIL, diff=f"diff {EVIL}", untracked=[EVIL]), stdout=theirs)
+    os.close(theirs)
+    said = b""
+    with suppress(OSError):  # that is how a terminal ends
+        while data := os.read(ours, 4096):
+            said += data
+    os.close(ours)
+    seen = "a\u241b[2J\ufffd\u2407\ufffd    b\r\nc\u2421"
+    last = seen.replace("    ", " ").replace("\r\n", " ")
+    assert said.decode() == f"{seen}\r\n\r\ndiff {seen}\r\nuntracked: {last}\r\n"
+
+
+@pytest.mark.rule("redteam.names")
+def test_a_note_begins_one_line_and_moves_no_cursor() -> None:
+    hostile = Note(text=f"{EVIL}\naerix: all is well")
+    _, err = show("text", hostile, end(outcome="failed", reason="x\x1b]0;evil\x07\ny"))
+    assert err.splitlines() == [
+        "aerix: a\u241b[2J\ufffd\u2407\ufffd    b",
+        "       c\u2421",
+        "       aerix: all is well",
+        "aerix: failed: x\u241b]0;evil\u2407",
+        "       y",
+    ]
 
 
 @pytest.mark.rule("headless.stderr")
