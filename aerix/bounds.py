@@ -107,6 +107,45 @@ SNAPSHOT_FILES = Bound(
 SNAPSHOT_NESTED = Bound(
     "snapshot.nested", 5000, "entries of a nested repository", "snapshots", "cut", "named always"
 )
+SNAPSHOT_ENTRIES = Bound(
+    "snapshot.entries",
+    1_000_000,
+    "files and folders of a working tree",
+    "snapshots",
+    "refuse",
+    "a note: there is no diff, and no undo of commands",
+)
+UNDO_ENTRIES = Bound(
+    "undo.entries",
+    50_000,
+    "files and folders of a working tree",
+    "snapshots",
+    "cut",
+    "a note: undo goes back to before the first call only",
+)
+UNDO_WAIT = Bound(
+    "undo.wait", 30, "seconds for a snapshot before a call", "agent", "stop", "a note: it cannot be undone"
+)
+UNDO_KEPT = Bound(
+    "undo.kept",
+    1000,
+    "files of a request that no tree has",
+    "snapshots",
+    "refuse",
+    "a note: it cannot be undone",
+)
+UNDO_STORE = Bound(
+    "undo.store", 1024 * _MIB, "bytes of a session", "snapshots", "refuse", "a note: it cannot be undone"
+)
+UNDO_STORES = Bound(
+    "undo.stores",
+    8 * 1024 * _MIB,
+    "bytes of all sessions",
+    "snapshots",
+    "cut",
+    "the stores that were used least recently go",
+)
+UNDO_NAMED = Bound("undo.named", 50, "names", "snapshots", "cut", "the rest is counted")
 DIFF_BYTES = Bound("diff.bytes", _MIB, "bytes", "snapshots", "cut", "a note at the end of the diff")
 
 # --- requests and agents
@@ -331,7 +370,8 @@ ROWS: tuple[Bound, ...] = (
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,
     GLOB_FORMS, WALK_FILES, GIT_FILES, BASH_TIMEOUT, BASH_LONGEST, BASH_TERM, BASH_CANCEL, BASH_DRAIN, BASH_PIPES,
     SPOOL, SANDBOX_PROBE, SANDBOX_LOOK, GIT_FOLDER_FILE, TREE_LOOK, TOOL_TIME, TOOL_WATCH, TOOL_GRACE, CANCEL_GRACE,
-    SNAPSHOT_FILE, SNAPSHOT_TOTAL, SNAPSHOT_FILES, SNAPSHOT_NESTED, DIFF_BYTES,
+    SNAPSHOT_FILE, SNAPSHOT_TOTAL, SNAPSHOT_FILES, SNAPSHOT_NESTED, SNAPSHOT_ENTRIES,
+    UNDO_ENTRIES, UNDO_WAIT, UNDO_KEPT, UNDO_STORE, UNDO_STORES, UNDO_NAMED, DIFF_BYTES,
     LOG_LINE, SESSION_INDEX, TITLE,
     SETTINGS_FILE, START_NOTES, SETTINGS_CHECKED, INSTRUCTION_FILE, INSTRUCTION_FILES,
     INSTRUCTION_TOTAL, IMPORTS, IMPORT_HOPS,

@@ -13,7 +13,7 @@ from aerix import __version__
 from aerix.exits import FAILED, INTERRUPTED, STDOUT_CLOSED, USAGE
 
 _COMMANDS_TO_COME = frozenset({
-    "sessions", "undo", "hooks", "plugins", "profile", "tune", "import", "farm",
+    "sessions", "hooks", "plugins", "profile", "tune", "import", "farm",
 })  # fmt: skip
 _FLAGS_TO_COME = frozenset({
     "--resume", "--continue", "--add-dir", "--mode", "--allow", "--deny",
@@ -164,9 +164,11 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
         from aerix.pool.cli import add_parsers
         from aerix.settings_cli import add_parsers as add_settings
         from aerix.trust_cli import add_parsers as add_trust
+        from aerix.undo_cli import add_parsers as add_undo
 
         add_parsers(commands)
         add_settings(commands)
+        add_undo(commands)
         add_trust(commands)
         add_doctor(commands)
     return parser
@@ -210,7 +212,7 @@ def _add_headless(parser: argparse.ArgumentParser) -> None:
     add("--final-schema", metavar="FILE", help="a JSON schema: the answer is a JSON value of it, checked")
     add("--seed", type=_seed, metavar="N", help="the seed of every draw (generation.seed)")
     add("--cd", metavar="DIR", help="work in this folder")
-    add("--no-diff", action="store_true", help="take no snapshot and show no diff")
+    add("--no-diff", action="store_true", help="show no diff at the end; undo works all the same")
     add("--in-place", action="store_true", help="accepted, changes nothing: aerix always works in place")
     add("--settings", metavar="FILE", help="one more settings file")
     add(

@@ -413,4 +413,4 @@ def test_a_killed_aerix_leaves_no_process_and_a_log_of_whole_lines(aerix: Aerix)
     assert all(is_gone(pid, 5) for pid in pids)
     lines = session_log()
     assert lines == [line for line in running.seen if line["type"] not in ("token", "note")]
-    assert lines[-1]["type"] == "segment"
+    assert lines[-1]["type"] == "snapshot"

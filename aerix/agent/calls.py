@@ -15,6 +15,7 @@ from aerix.agent.jobs import EndedJob, Jobs
 from aerix.agent.journal import Journal
 from aerix.agent.repeats import Repeats
 from aerix.agent.running import ask_living, living_child
+from aerix.agent.undoable import Undoable
 from aerix.agent.usage import Usage
 from aerix.agent.work import Work
 from aerix.bounds import CYCLES
@@ -49,6 +50,7 @@ class Calls:
         self._journal, self._context, self._jobs = journal, context, jobs
         self._repeats, self._fire = repeats, fire
         self._own = ContextTool(context, task.id)
+        self._undoable = Undoable(agent, task.id, journal, places.delegation.places)
         self._plan = task.resumed.plan
         self.usage = Usage()
         """What pieces cost."""
@@ -144,6 +146,7 @@ class Calls:
             delegation = self._places.delegation
             barred = call.tool == "agent" and not delegation.allowed
             return ToolResult(delegation.refusal if barred else call.error, error=True)
+        self._undoable.before(call)
         if call.tool == "bash" and call.input.get("background"):
             return self._jobs.start(call, self._task.spool, self._context.result_bytes)
         if call.tool == "plan":

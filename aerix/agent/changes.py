@@ -1,18 +1,31 @@
 """Changes: what a request does to the working tree, from a snapshot before its first call to one at its end.
 
-The first snapshot is taken while the model reads the prompt. git runs in an actor of its own, so that nobody waits in
-it; where there is none, or it fails, the request goes on without a diff. Nobody leaves a git behind: it is on a leash.
+The first snapshot is taken while the model reads the prompt; without a diff, before the first call that may change the
+tree (``aerix.agent.undoable``). git runs in an actor of its own, so that nobody waits in it; where there is none, or it
+fails, the request goes on without a diff. Nobody leaves a git behind: it is on a leash.
 """
 
 import os
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from aerix.actors import Actor, Call, Cancelled, ChildSpec, DeadlineExceeded, Ref, Refused, StartChild
+from aerix.actors import (
+    Actor,
+    Call,
+    Cancelled,
+    ChildSpec,
+    DeadlineExceeded,
+    FindChild,
+    Ref,
+    Refused,
+    StartChild,
+)
 from aerix.bounds import DIFF
 
 if TYPE_CHECKING:
     from aerix.agent.request import RequestSpec
+    from aerix.session.snapshot import Point
 
 
 _STOP_S = 0.1
@@ -25,26 +38,28 @@ class Changes:
     def __init__(self, actor: Actor, supervisor: Ref, spec: "RequestSpec") -> None:
         self._actor = actor
         self._supervisor = supervisor
-        self._spec = spec
+        self._diffed = spec.diff
         self._starting: Call | None = None
         self._before: Call | None = None
-        self._leash: int | None = None
         self._late = ""
-
-    def start(self) -> None:
-        """Start the actor that takes snapshots. Does not wait."""
-        if not self._spec.diff:
-            return
-        cwd, store = self._spec.cwd, self._spec.folder / "trees"
-        theirs, self._leash = os.pipe()
+        theirs, ours = os.pipe()
+        self._leash: tuple[int, ...] = (theirs, ours)
+        cwd, store = spec.cwd, spec.folder / "trees"
 
         def build() -> Actor:
             from aerix.session.snapshot import Snapshots
 
-            return Snapshots(cwd, store, theirs)
+            return Snapshots(cwd, store, os.dup(theirs))
 
-        spec = ChildSpec("snapshots", build, restart="temporary", grace_s=_STOP_S)
-        self._starting = self._actor.request(self._supervisor, StartChild(spec))
+        self.child = ChildSpec("snapshots", build, restart="temporary", grace_s=_STOP_S)
+        """How to start the actor that takes snapshots."""
+        self.last: Point | None = None
+        """The snapshot for undo at the end, once the diff was asked for; None where no call was snapshot."""
+
+    def start(self) -> None:
+        """Start that actor, where there is to be a diff. Does not wait."""
+        if self._diffed:
+            self._starting = self._actor.request(self._supervisor, StartChild(self.child))
 
     def heard(self, _event: object = None) -> None:
         """Take the first snapshot as soon as that actor is up. Does not wait."""
@@ -70,23 +85,36 @@ class Changes:
 
         It is the last that is asked: whatever git still does is ended.
         """
-        if self._starting is None or self._late:
-            return "", [], self._late
+        by = monotonic() + limit_s
         try:
-            return self._diff(self._starting, monotonic() + limit_s)
+            self.last = self._last_point(by)
+            if self._starting is None or self._late:
+                return "", [], self._late
+            return self._diff(self._starting, by)
         except Refused as refused:
             return "", [], str(refused)
         except DeadlineExceeded:
             return "", [], f"git took longer than {limit_s:.1f} s; --no-diff takes none"
         except Cancelled:  # a second one: the end is near
-            return "", [], "it was cancelled"
+            return "", [], "it was cancelled" if self._diffed else ""
         finally:
             self._let_go()
 
     def _let_go(self) -> None:
-        assert self._leash is not None
-        os.close(self._leash)
-        self._leash = None
+        for end in self._leash:
+            os.close(end)
+        self._leash = ()
+
+    def _last_point(self, by: float) -> "Point | None":
+        """What is there for undo where nothing is to be told, or in time, is nothing."""
+        found = self._actor.request(self._supervisor, FindChild(self.child.name))
+        with suppress(Refused, DeadlineExceeded):
+            snapshots: Ref = self._answer(found, by)
+            from aerix.session.snapshot import TakeLastPoint
+
+            point: Point | None = self._answer(self._actor.request(snapshots, TakeLastPoint()), by)
+            return point
+        return None
 
     def _diff(self, starting: Call, by: float) -> tuple[str, list[str], str]:
         from aerix.session.snapshot import DiffText, DiffTrees, Tree

@@ -13,6 +13,7 @@ from aerix.actors import (
     Actor,
     Cancel,
     Cancelled,
+    ChildSpec,
     DeadlineExceeded,
     Ledger,
     Outcome,
@@ -28,6 +29,7 @@ from aerix.agent.extensions import Extensions, NoExtensions
 from aerix.agent.journal import Journal
 from aerix.agent.room import Ratios
 from aerix.agent.running import run_agent
+from aerix.agent.undoable import snapshot_event
 from aerix.agent.usage import Usage
 from aerix.bounds import CANCEL, DIFF, TURNS
 from aerix.exits import BLOCKED, BUDGET, CANCELS, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE
@@ -98,6 +100,8 @@ class RequestPlaces:
     """Whoever hears what the user says while the root agent works; see ``aerix.steering``."""
     asker: Ref | None = None
     """Whoever answers what an agent asks the user; see ``aerix.agent.asking``."""
+    snapshots: ChildSpec | None = None
+    """How to start the actor that takes snapshots; the request says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,7 @@ class Request(Actor):
     def run(self, _message: Run) -> SessionEnd:
         """Run the request to its end; whatever that is, it is logged where it can be, and shown where it can be."""
         changes = Changes(self, self._places.supervisor, self._spec)
+        self._places = replace(self._places, snapshots=changes.child)
         text = ""
         try:
             outcome, text = self._work(changes)
@@ -260,6 +265,9 @@ class Request(Actor):
 
     def _conclude(self, outcome: Outcome, text: str, code: int, changes: Changes) -> SessionEnd:
         diff, untracked, problem = changes.diff(self._diff_s(outcome))
+        if changes.last is not None:
+            with suppress(Cancelled, Refused):  # the end, which comes next, answers for the log
+                self._journal.write(snapshot_event(changes.last, ROOT))
         if problem:
             self._note(f"there is no diff: {problem}")
         end = SessionEnd(

@@ -196,6 +196,39 @@ class Plan(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(Event):
+    """How the files were before a call that may change them, and, without ``call``, when the request's calls were over.
+
+    ``tree`` is a git tree, ``about`` what git does not keep of it, ``kept`` a record of files that are not in it: ids of
+    objects in the session's folder. ``not_covered`` names what undo cannot bring back, ``more`` counts the rest; both are
+    there where the tree is another than the one before.
+    """
+
+    type: ClassVar[str] = "snapshot"
+    call: str | None = None
+    tree: str | None = None
+    about: str | None = None
+    root: str | None = None
+    kept: str | None = None
+    not_covered: list[str] | None = None
+    more: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo(Event):
+    """The user had files put back to how they were, ``to`` when. ``record`` is the id of what each path was and is to be.
+
+    It is logged before the first file is touched. ``back``: an undo was taken back.
+    """
+
+    type: ClassVar[str] = "undo"
+    to: str
+    record: str
+    files: int
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Event):
     """A command in the background has started, has exited, or was killed; ``how`` says it in words."""
 

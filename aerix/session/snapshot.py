@@ -1,29 +1,25 @@
-"""Snapshots of a working tree as git trees, and the difference of two (DESIGN section 5, "Snapshots").
-
-A tree is made from a copy of the user's index, to which every changed, deleted and new file is added that git does
-not ignore, as ``git add -A`` would. The index and the objects of the repository are only read: new objects go to a
-store of the session. Nothing that the repository configures is run (``aerix.git``). ``git add`` itself is not used: it
-looks into submodules with their own settings, and one unreadable file or empty nested repository makes it fail as a
-whole.
+"""Snapshots: an actor that takes the working tree as git trees, at a request's start and end and before each call that
+may change it, and the difference of two (DESIGN section 5). The request's diff and undo live on the same trees.
 """
 
 import hashlib
 import os
-import secrets
-import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 from aerix.actors import Actor, Exit, Refused, on
-from aerix.bounds import DIFF_BYTES, SNAPSHOT_FILE, SNAPSHOT_FILES, SNAPSHOT_NESTED, SNAPSHOT_TOTAL
-from aerix.git import GitError, filters_off, git
+from aerix.bounds import DIFF_BYTES, SNAPSHOT_NESTED, UNDO_ENTRIES
+from aerix.git import GitError, git
+from aerix.session.kept import Keeper
+from aerix.session.objects import Objects
 from aerix.session.project import repository_root
+from aerix.session.stores import prune
+from aerix.session.worktree import WorkingTree
 
 _UNKNOWN = "?"
-_NESTED = b"160000"
-_CHANGED = (b"C", b"R", b"M")  # changed, removed, unmerged
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class DiffText:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Take one; answered by a ``Tree``, or None outside a repository."""
+    """Take one for the diff; answered by a ``Tree``, or None outside a repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +58,40 @@ class DiffTrees:
     after: Tree
 
 
+@dataclass(frozen=True, slots=True)
+class TakePoint:
+    """Take one for undo; answered by a ``Point``. ``path``: the file that the call behind it names, as it names it."""
+
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLastPoint:
+    """The request ends; answered by a ``Point``, or None where none was taken in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """How everything was that undo can go back to. What is None is not there: outside a repository there is no tree."""
+
+    tree: str | None = None
+    about: str | None = None
+    """The id of what git does not keep of the tree (``session.was.About``)."""
+    root: str | None = None
+    kept: str | None = None
+    """The id of a record of files that are not in the tree (``session.kept``)."""
+    uncovered: list[str] | None = None
+    """What is not in the tree; None where the tree is the one that was taken before."""
+    problem: str = ""
+    """Why there is no tree, where there ought to be one."""
+
+
 class Snapshots(Actor):
     """Takes and compares snapshots for a request, so that nobody else waits in git.
 
-    Refuses with a code of ``GitError`` (``git_missing``, ``git_timeout``, ``git_failed``, ``git_filter``): the request
-    goes on without a diff, and says why.
+    Refuses with a code of ``GitError`` (``git_missing``, ``git_timeout``, ``git_failed``, ``git_filter``,
+    ``snapshot_entries``, ``undo_store``, ``undo_entries``): the request goes on without a diff, or with a call that cannot be
+    undone, and says why.
     """
 
     def __init__(self, cwd: Path, store: Path, leash: int | None = None) -> None:
@@ -76,22 +101,71 @@ class Snapshots(Actor):
         self._cwd = cwd
         self._store = store
         self._leash = leash
+        self._taken: WorkingTree | None = None
+        self._keeper: Keeper | None = None
+        self._told = False
 
     @on(TakeSnapshot)
     def take(self, _message: TakeSnapshot) -> Tree | None:
-        """Take a snapshot."""
-        try:
-            return take(self._cwd, self._store, self._leash)
-        except GitError as error:
-            raise Refused(error.code, error.message) from None
+        """Take a snapshot for the diff."""
+        with _refusing():
+            tree = self._tree()
+            if tree is None:
+                return None
+            tree.take()
+            return _stamped(tree)
 
     @on(DiffTrees)
     def diff(self, message: DiffTrees) -> DiffText:
         """Compare two snapshots."""
-        try:
+        with _refusing():
             return diff(message.before, message.after, self._store, self._leash)
+
+    @on(TakePoint)
+    def point(self, message: TakePoint) -> Point:
+        """Take a snapshot for undo. Where there is no tree, the file that the call names is kept all the same."""
+        begun = self._keeper is not None
+        point = self._point(again=begun)
+        with _refusing():
+            if self._keeper is None:
+                objects = Objects(self._store) if self._taken is None else self._taken.objects
+                self._keeper = Keeper(self._cwd, objects)
+            tree = None if point.tree is None else self._taken
+            kept = None if message.path is None else self._keeper.before(message.path, tree)
+        return replace(point, kept=kept)
+
+    @on(TakeLastPoint)
+    def last(self, _message: TakeLastPoint) -> Point | None:
+        """Take a snapshot of what all calls have left."""
+        if self._keeper is None:
+            return None
+        with _refusing():
+            point = replace(self._point(), kept=self._keeper.after())
+            prune(self._store, self._keeper.size)
+        return point
+
+    def _point(self, *, again: bool = False) -> Point:
+        """``again``: the request has one already, from before a call."""
+        try:
+            with _stored():
+                tree = self._tree()
+                if tree is None:
+                    return Point()
+                if again and tree.entries > UNDO_ENTRIES.count:
+                    raise GitError("undo_entries", _TOO_MANY.format(UNDO_ENTRIES.count))
+                fresh = tree.take() or not self._told
         except GitError as error:
-            raise Refused(error.code, error.message) from None
+            return Point(problem=error.message)
+        self._told = True
+        uncovered = [*tree.left_out, *tree.ignored] if fresh else None
+        return Point(tree.id, tree.about, str(tree.root), uncovered=uncovered)
+
+    def _tree(self) -> WorkingTree | None:
+        """The repository's working tree; None outside one."""
+        if self._taken is None:
+            root = repository_root(self._cwd)
+            self._taken = None if root is None else WorkingTree(root, self._store, self._leash)
+        return self._taken
 
     def teardown(self, exit: Exit) -> None:
         """Let go of the leash."""
@@ -99,89 +173,41 @@ class Snapshots(Actor):
             os.close(self._leash)
 
 
-def take(cwd: Path, store: Path, leash: int | None = None) -> Tree | None:
-    """Take a snapshot of the working tree around ``cwd``; None where there is none. Raises GitError."""
-    root = repository_root(cwd)
-    if root is None:
-        return None
+_TOO_MANY = "the working tree has more than {:,} files and folders (undo.entries): undo goes back to before the first call, to no later one"
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Errors as what an actor answers."""
     try:
-        store.mkdir(parents=True, exist_ok=True, mode=0o700)
-        index = store / f"index-{secrets.token_hex(4)}"
-        try:
-            return _Taking(root, store, index, leash).tree()
-        finally:
-            for path in (index, index.with_name(f"{index.name}.lock")):
-                path.unlink(missing_ok=True)
+        with _stored():
+            yield
+    except GitError as error:
+        raise Refused(error.code, error.message) from None
+
+
+@contextmanager
+def _stored() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise GitError("git_failed", f"the snapshot could not be stored: {error.strerror}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """Paths: files that are there and new or changed, files that are gone, nested repositories."""
+def take(cwd: Path, store: Path, leash: int | None = None) -> Tree | None:
+    """Take one snapshot of the working tree around ``cwd``; None where there is none. Raises GitError."""
+    root = repository_root(cwd)
+    if root is None:
+        return None
+    with _stored():
+        tree = WorkingTree(root, store, leash)
+        tree.take()
+        return _stamped(tree)
 
-    there: list[str]
-    gone: list[str]
-    nested: list[str]
 
-
-class _Taking:
-    """One snapshot on its way."""
-
-    def __init__(self, root: Path, store: Path, index: Path, leash: int | None) -> None:
-        self._root = root
-        self._leash = leash
-        asked = ["rev-parse", "--git-path", "index", "--git-path", "objects"]
-        told = git(asked, root, leash=leash).out
-        theirs, objects = (root / os.fsdecode(line) for line in told.splitlines())
-        self._env = {"GIT_INDEX_FILE": str(index), **_objects(store, objects)}
-        self._config = filters_off(root, leash)
-        if theirs.is_file():
-            _copy_index(theirs, index)
-
-    def tree(self) -> Tree:
-        """Add what changed, and write the tree."""
-        changes = self._changes()
-        left_out = {path: _nested_stamp(self._root / path) for path in changes.nested}
-        taken = self._taken(changes.there, left_out)
-        for option, paths in (("--force-remove", changes.gone), ("--add", taken)):
-            if paths:
-                feed = b"".join(os.fsencode(path) + b"\0" for path in paths)
-                self._git("update-index", "--remove", "--replace", option, "-z", "--stdin", feed=feed)
-        made = self._git("write-tree", "--missing-ok").decode().strip()
-        return Tree(made, str(self._root), left_out)
-
-    def _taken(self, paths: list[str], left_out: dict[str, str]) -> list[str]:
-        """The files that go in; the others join ``left_out``."""
-        taken: list[str] = []
-        room = SNAPSHOT_TOTAL.count
-        for path in paths:
-            size = _size(self._root / path)
-            if size is None or size > min(room, SNAPSHOT_FILE.count) or len(taken) >= SNAPSHOT_FILES.count:
-                left_out[path] = _stamp(self._root / path)
-            else:
-                room -= size
-                taken.append(path)
-        return taken
-
-    def _changes(self) -> "_Changes":
-        """What is not as the index has it: ``-t`` marks each entry, ``--stage`` shows the nested repositories."""
-        options = ("-z", "-t", "--stage", "--modified", "--deleted", "--others", "--exclude-standard")
-        there, gone, nested = set[str](), set[str](), set[str]()
-        for line in self._git("ls-files", *options).split(b"\0"):
-            mark, rest = line[:1], line[2:]
-            about, _, name = rest.rpartition(b"\t") if mark != b"?" else (b"", b"", rest)
-            path = os.fsdecode(name)
-            if about.startswith(_NESTED) or path.endswith("/"):
-                nested.add(path)
-            elif mark == b"?" or (mark in _CHANGED and _can_be_taken(self._root / path)):
-                there.add(path)
-            elif mark in _CHANGED:
-                gone.add(path)
-        return _Changes(sorted(there), sorted(gone), sorted(nested))
-
-    def _git(self, *args: str, feed: bytes = b"") -> bytes:
-        return git(args, self._root, config=self._config, env=self._env, feed=feed, leash=self._leash).out
+def _stamped(tree: WorkingTree) -> Tree:
+    """What is left out may have changed too."""
+    return Tree(tree.id, str(tree.root), {path: _stamp_of(tree.root / path) for path in tree.left_out})
 
 
 def diff(before: Tree, after: Tree, store: Path, leash: int | None = None) -> DiffText:
@@ -206,7 +232,7 @@ def diff(before: Tree, after: Tree, store: Path, leash: int | None = None) -> Di
             after.id,
         ],
         root,
-        env=_objects(store, objects),
+        env=objects_of(store, objects),
         max_bytes=DIFF_BYTES.count,
         leash=leash,
     )
@@ -220,37 +246,18 @@ def _may_differ(path: str, before: dict[str, str], after: dict[str, str]) -> boo
     return before.get(path) != after.get(path) or after.get(path) == _UNKNOWN
 
 
-def _objects(store: Path, theirs: Path) -> dict[str, str]:
-    """New objects go to the store; the repository's own are read, and never written."""
-    made = store / "objects"
-    made.mkdir(exist_ok=True, mode=0o700)
+def objects_of(store: Path, theirs: Path) -> dict[str, str]:
+    """Variables that let git read the objects of a store beside the repository's own."""
     quoted = str(theirs).replace("\\", "\\\\").replace('"', '\\"')
-    return {"GIT_OBJECT_DIRECTORY": str(made), "GIT_ALTERNATE_OBJECT_DIRECTORIES": f'"{quoted}"'}
+    return {
+        "GIT_OBJECT_DIRECTORY": str(store / "objects"),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": f'"{quoted}"',
+        "GIT_NO_REPLACE_OBJECTS": "1",
+    }
 
 
-def _copy_index(theirs: Path, ours: Path) -> None:
-    """With its time: git trusts an entry that is older than the index, so a younger copy would hide changes."""
-    with theirs.open("rb") as file:
-        ours.write_bytes(file.read())
-        status = os.fstat(file.fileno())
-    os.utime(ours, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def _can_be_taken(path: Path) -> bool:
-    """Whether a tracked file is still a file or a link, and not beyond a link."""
-    try:
-        mode = path.lstat().st_mode
-    except OSError:
-        return False
-    return (stat.S_ISREG(mode) or stat.S_ISLNK(mode)) and Path(os.path.realpath(path.parent)) == path.parent
-
-
-def _size(path: Path) -> int | None:
-    """The bytes of a file; None where it cannot be read."""
-    try:
-        return path.lstat().st_size if path.is_symlink() or os.access(path, os.R_OK) else None
-    except OSError:
-        return None
+def _stamp_of(path: Path) -> str:
+    return _nested_stamp(path) if path.is_dir() and not path.is_symlink() else _stamp(path)
 
 
 def _stamp(path: Path) -> str:

@@ -1,0 +1,94 @@
+"""Undoing: one undo of a session, from its log to the files; for the command and for a session that runs."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from aerix.actors import Ref
+from aerix.bounds import JOURNAL
+from aerix.session.blobs import Stored
+from aerix.session.events import Undo
+from aerix.session.history import History, NoTarget, read_history
+from aerix.session.index import Place
+from aerix.session.log import Write
+from aerix.session.objects import Objects, algorithm_of
+from aerix.session.project import repository_root
+from aerix.session.read import Reading
+from aerix.session.restore import keep, restore
+from aerix.session.undo import Changes, Lost, Plan, plan
+from aerix.session.was import dump
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What an undo would do."""
+
+    to: str
+    """Before what it goes back, in words."""
+    plan: Plan
+    back: bool = False
+    """It takes undos back."""
+    not_covered: tuple[str, ...] = ()
+    """What no tree has, of what was there."""
+    more: int = 0
+    """How many names of it there are beyond those."""
+    outside: bool = False
+    """It is outside a repository, where only ``write`` and ``edit`` are covered."""
+
+
+@dataclass(slots=True)
+class Undoing:
+    """Belongs to one thread, and to one session whose log ``log`` holds.
+
+    Raises NoTarget, Lost, GitError, and Refused where the log cannot be written; OSError where it cannot be read.
+    """
+
+    place: Place
+    cwd: Path
+    log: Ref
+    _history: History = field(init=False)
+    _stored: Stored = field(init=False)
+    _root: Path | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._history = read_history(Reading(self.place.log))
+        self._root = repository_root(self.cwd)
+        self._stored = Stored(self.place.folder / "trees", self._root)
+
+    def offer(self, to: str | None = None, *, force: bool = False) -> Offer:
+        """What is to be done to go back to before ``to`` (``History.target``). Nothing is touched yet."""
+        first, words = self._history.target(to)
+        changes = Changes(self._history, self._stored)
+        mark = next((mark for mark in self._history.marks[first:] if mark.tree), None)
+        made = plan(changes.since(first), force=force)
+        names = [mark for mark in self._history.marks[: first + 1] if mark.not_covered]
+        offer = Offer(words, made, outside=mark is None)
+        if mark is None:
+            return offer
+        about = changes.about(mark.about)
+        if about.root != str(self._root):
+            raise Lost(f"the session {self.place.id} worked in {about.root}; undo it there")
+        seen = names[-1] if names else mark
+        return replace(offer, not_covered=seen.not_covered, more=seen.more)
+
+    def offer_back(self, *, force: bool = False) -> Offer:
+        """What is to be done to take back the undos since the last call of an agent."""
+        if not self._history.marks:
+            raise NoTarget("nothing was undone in this session")
+        changes = Changes(self._history, self._stored).since(self._history.undone())
+        return Offer("what was undone", plan(changes, force=force), back=True)
+
+    def do(self, offer: Offer) -> Plan:
+        """Do it: what was done, and what is left. What is there now is kept before anything is touched."""
+        objects = Objects(self.place.folder / "trees", self._algorithm())
+        steps, left = keep(offer.plan.steps, objects)
+        if steps:
+            record = objects.put("blob", dump([[step.path, step.old, step.new] for step in steps]))
+            event = Undo(to=offer.to, record=record, files=len(steps), back=offer.back)
+            self.log.ask(Write((event,)), JOURNAL.value)
+            left += restore(steps, self._stored)
+        names = {path for path, _ in left}
+        return Plan([step for step in steps if step.path not in names], offer.plan.left + left)
+
+    def _algorithm(self) -> str:
+        tree = next((mark.tree for mark in self._history.marks if mark.tree), None)
+        return algorithm_of(tree) if tree else "sha1"
