@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from aerix.settings import Settings
 
 State = Literal["ok", "warn", "bad"]
+_lookers = count(1)
 _LINK_S = 2.0  # it only closes its sockets
 _MARKS: dict[State, str] = {"ok": "✓", "warn": "▲", "bad": "✗"}
 
@@ -115,7 +117,7 @@ def look(check: Check, looked: Looked) -> Finding:
         return Finding("warn", f"not looked at: without {_WITHOUT[check.needs]} there is nothing to see")
     from aerix.doctor_looker import Looker, LookNow
 
-    looker = start(Looker(check.look, looked), f"doctor:{check.name}")
+    looker = start(Looker(check.look, looked), f"doctor:{next(_lookers)}")
     limit = check.limit
     try:
         finding: Finding = looker.ask(LookNow(), limit.value)

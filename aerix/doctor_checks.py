@@ -15,6 +15,7 @@ from aerix.actors import Actor, Refused
 from aerix.bounds import DOCTOR_GENERATION, DOCTOR_LOOK, DOCTOR_POOL
 from aerix.doctor import Check, Finding, Looked
 from aerix.pool.remote import Address
+from aerix.shown import one_line
 
 if TYPE_CHECKING:
     from aerix.settings import Settings
@@ -50,6 +51,30 @@ def settings(_actor: Actor, looked: Looked) -> Finding:
     if found.notes:
         return Finding("warn", f"{told or 'the defaults'}. Not taken: {' '.join(found.notes)}")
     return Finding("ok", told or "nothing is set: the defaults are in force")
+
+
+def trust(_actor: Actor, looked: Looked) -> Finding:
+    """Whether what this folder brings is taken."""
+    from aerix.extensions import trust as store
+    from aerix.settings import SettingsError
+    from aerix.settings_layers import project_files, project_folder
+
+    project = project_folder(looked.cwd)
+    name = one_line(str(project))
+    try:
+        trusted = store.read()
+        texts = {Path(layer.source).name: layer.text for layer in project_files(project)}
+    except (store.StoreError, SettingsError) as error:
+        return Finding("bad", one_line(str(error)))
+    states = {file: store.state(trusted, project, file, text) for file, text in texts.items()}
+    ask = "`aerix trust` shows what they would do"
+    if changed := [file for file, state in states.items() if state == "changed"]:
+        return Finding("warn", f"{name} was trusted, and since then {', '.join(changed)} has changed", ask)
+    if store.key(project) in trusted:
+        return Finding("ok", f"{name} is trusted")
+    if states:
+        return Finding("warn", f"{name} is not trusted: its settings may only tighten yours", ask)
+    return Finding("ok", f"{name} is not trusted, and has no settings of its own")
 
 
 def storage(_actor: Actor, _looked: Looked) -> Finding:
@@ -243,6 +268,7 @@ def _colours(kind: str) -> str:
 CHECKS = (
     Check("aerix", version, DOCTOR_LOOK),
     Check("settings", settings, DOCTOR_LOOK),
+    Check("trust", trust, DOCTOR_LOOK),
     Check("sandbox", sandbox, DOCTOR_LOOK, "settings"),
     Check("git", git, DOCTOR_LOOK),
     Check("folders", storage, DOCTOR_LOOK),

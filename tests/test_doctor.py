@@ -29,7 +29,7 @@ from tests.runs import (  # noqa: F401 - a fixture
 )
 
 NAMES = [
-    "aerix", "settings", "sandbox", "git", "folders", "hosts", "terminal", "model", "memory", "pool", "protocol", "member",
+    "aerix", "settings", "trust", "sandbox", "git", "folders", "hosts", "terminal", "model", "memory", "pool", "protocol", "member",
     "window", "prompt", "self-test", "rates", "prefix reuse",
 ]  # fmt: skip
 
@@ -131,6 +131,27 @@ def test_what_is_wrong_is_told_and_the_rest_is_looked_at(
     assert checks["window"]["found"].startswith("not looked at")
     assert checks["git"]["state"] == "ok"
     assert not (runtime_dir / "p.sock").exists()
+
+
+@pytest.mark.rule("doctor.checks")
+def test_what_a_folder_brings_is_told_with_whether_it_is_trusted(
+    git_repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = next(one for one in CHECKS if one.name == "trust")
+
+    def found() -> tuple[str, str]:
+        finding = look(check, Looked(git_repo, [], None))
+        return finding.state, finding.found.removeprefix(f"{git_repo} ")
+
+    assert found() == ("ok", "is not trusted, and has no settings of its own")
+    (git_repo / ".aerix").mkdir()
+    (git_repo / ".aerix/settings.toml").write_text("[delegation]\nmax_turns = 90\n")
+    assert found() == ("warn", "is not trusted: its settings may only tighten yours")
+    assert run(["trust", str(git_repo), "--yes"]) == 0
+    assert found() == ("ok", "is trusted")
+    (git_repo / ".aerix/settings.toml").write_text("[delegation]\nmax_turns = 99\n")
+    assert found() == ("warn", "was trusted, and since then settings.toml has changed")
+    capsys.readouterr()
 
 
 @pytest.mark.rule("doctor.checks")
