@@ -16,7 +16,7 @@ _COMMANDS_TO_COME = frozenset({
     "sessions", "hooks", "plugins", "profile", "tune", "import", "farm",
 })  # fmt: skip
 _FLAGS_TO_COME = frozenset({
-    "--resume", "--continue", "--add-dir", "--mode", "--allow", "--deny",
+    "--resume", "--continue",
 })  # fmt: skip
 
 
@@ -212,6 +212,34 @@ def _add_headless(parser: argparse.ArgumentParser) -> None:
     add("--final-schema", metavar="FILE", help="a JSON schema: the answer is a JSON value of it, checked")
     add("--seed", type=_seed, metavar="N", help="the seed of every draw (generation.seed)")
     add("--cd", metavar="DIR", help="work in this folder")
+    add(
+        "--mode",
+        choices=("ask", "auto-edit", "auto"),
+        help="which calls are asked about (permissions.mode); where nobody is there to ask, they are refused",
+    )
+    add(
+        "--allow",
+        type=_rule,
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="calls that run without a question, such as 'bash(git push *)'; repeat for more",
+    )
+    add(
+        "--deny",
+        type=_rule,
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="calls that are refused; repeat for more",
+    )
+    add(
+        "--add-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="one more folder to write in; repeat for more",
+    )
     add("--no-diff", action="store_true", help="show no diff at the end; undo works all the same")
     add("--in-place", action="store_true", help="accepted, changes nothing: aerix always works in place")
     add("--settings", metavar="FILE", help="one more settings file")
@@ -237,6 +265,15 @@ def _seed(text: str) -> int:
     if not 0 <= number < 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and {2**32 - 1}")
     return number
+
+
+def _rule(text: str) -> str:
+    from aerix.tools.permissions import BadRule, read_rule
+
+    try:
+        return read_rule(text).text
+    except BadRule as bad:
+        raise argparse.ArgumentTypeError(str(bad)) from None
 
 
 def _number(text: str) -> int:

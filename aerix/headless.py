@@ -18,6 +18,8 @@ from aerix.sandboxing import NO_SANDBOX
 from aerix.session.events import SessionEnd
 from aerix.session.show import STORAGE_LOST
 from aerix.settings import Settings, SettingsError, load_settings
+from aerix.settings_permissions import added_folders
+from aerix.settings_permissions import overrides as permission_overrides
 from aerix.signals import Signals, install
 from aerix.stdin import BadPrompt, checked, prompt_of
 from aerix.turn.schema import JsonSchema
@@ -32,8 +34,9 @@ def run_headless(args: argparse.Namespace) -> int:
     try:
         cwd = _enter(args.cd)
         settings = load_settings(
-            cwd, overrides=_overrides(args), settings_file=_path(args.settings), env=os.environ
+            cwd, overrides=_overrides(args), settings_file=_path(args.settings), env=os.environ, mode="auto"
         )
+        added = added_folders(args.add_dir)
         prompts = _prompts_of(args)
     except (SettingsError, BadPrompt) as error:
         complain(str(error))
@@ -41,7 +44,7 @@ def run_headless(args: argparse.Namespace) -> int:
     for note in settings.notes:
         complain(note)
     try:
-        return _run(args, settings, prompts, cwd)
+        return _run(args, settings, prompts, cwd, added)
     except (StartFailed, DeadlineExceeded) as error:
         complain(str(error))
         return FAILED
@@ -57,12 +60,14 @@ def _prompts_of(args: argparse.Namespace) -> str | None:
     return None if args.prompt == "-" else checked(args.prompt.strip())
 
 
-def _run(args: argparse.Namespace, settings: Settings, prompt: str | None, cwd: Path) -> int:
+def _run(
+    args: argparse.Namespace, settings: Settings, prompt: str | None, cwd: Path, added: tuple[Path, ...]
+) -> int:
     final = _final_of(args)
     model = main_model(settings)
     signals = install()
     log.configure(folders.state() / "aerix.log")
-    options = Options(args.max_turns, args.route, diff=not args.no_diff, final=final)
+    options = Options(args.max_turns, args.route, diff=not args.no_diff, final=final, added=added)
     live = Live(settings, model, cwd, options, User(lambda: Output(args.output_format)))
     for line in live.in_force:
         complain(line)
@@ -113,7 +118,8 @@ def _overrides(args: argparse.Namespace) -> list[str]:
         "generation.seed": args.seed,
     }
     given = (f"{key}={value}" for key, value in flags.items() if value is not None)
-    return [*args.overrides, *model_overrides(args.model), *given]
+    permissions = permission_overrides(args.mode, args.allow, args.deny)
+    return [*args.overrides, *model_overrides(args.model), *given, *permissions]
 
 
 def _code_of(refused: Refused) -> int:

@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from aerix.agent.request import Request, RequestPlaces, RequestSpec, Run
 from aerix.agent.room import Ratios
 from aerix.bounds import CANCEL, DEPTH, PIECE_RETRIES, PIECES, TURNS, in_force
 from aerix.output import complain
+from aerix.permissions import Permissions
 from aerix.pool.client import PoolLink
 from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
 from aerix.sandboxing import sandbox_in_force
@@ -30,6 +31,7 @@ WEEK_S = 7 * 86_400.0  # each step of a request has its own limit; the whole has
 STOP_S = 3.0  # what has not stopped by then dies with the process
 _SCREEN_S = 0.1  # what it wrote was waited for; a reader that takes nothing may hold it for ever
 _SUPERVISOR = "request"
+_CONSENT = "consent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Live:
             supervisor,
             self.user.steering,
             self.user.asker,
+            consent=self._consent(spec.permissions),
         )
         child = ChildSpec(
             self.request, lambda: Request(spec, places), restart="temporary", grace_s=CANCEL.value
@@ -146,14 +149,32 @@ class Live:
         request: Ref = supervisor.ask(StartChild(child), START.value)
         return request
 
+    def _consent(self, permissions: Permissions) -> Ref | None:
+        """The actor that asks the user about calls; it lives as long as the session, and knows what was granted in it."""
+        asker, living = self.user.asker, whereis(_CONSENT)
+        if asker is None or living is not None:
+            return living
+
+        def build() -> Actor:
+            from aerix.agent.consent import Consent
+
+            return Consent(asker, permissions, self._cwd)
+
+        started: Ref = self.root.ask(StartChild(ChildSpec(_CONSENT, build, restart="temporary")), START.value)
+        return started
+
     # --- a request
+
+    def _permissions(self, granted: tuple[str, ...]) -> Permissions:
+        folders = tuple(map(str, self._options.added))
+        return replace(self._settings.permissions, folders=folders, granted=granted)
 
     def _names(self) -> tuple[str, str]:
         """The model's names: as the pool takes it, and as the user wrote it."""
         return self.model, self._settings.models.main or DEFAULT_MODEL
 
     def _spec(self, prompt: str) -> RequestSpec:
-        settings, options = self._settings, self._options
+        settings, options, resumed = self._settings, self._options, self._resumed()
         return RequestSpec(
             start=self._begin(prompt),
             prompt=prompt,
@@ -167,9 +188,10 @@ class Live:
             diff=options.diff,
             route=options.route,
             final=options.final,
-            resumed=self._resumed(),
+            resumed=resumed,
             **_decision(settings, self.model),
             delegation=_rules(settings),
+            permissions=self._permissions(resumed.granted),
             sandbox=self._sandbox,
             samplings={ref: sampling(settings, ref) for ref in settings.models.by_ref},
             ratios=Ratios(settings.context.soft_ratio, settings.context.target_ratio),

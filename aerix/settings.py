@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from aerix import folders
+from aerix.permissions import Mode, Permissions
 from aerix.settings_check import check, taken
 from aerix.settings_layers import Problem, SettingsError, misspelt, read_layers
 from aerix.settings_schema import KEYS, REF, KeyPath, dotted, find, schema, toml
@@ -139,6 +140,7 @@ class Settings:
     context: Context
     generation: Generation
     tools: Tools
+    permissions: Permissions
     notes: tuple[str, ...]
     values: Mapping[KeyPath, object]
     sources: Mapping[KeyPath, str]
@@ -181,22 +183,31 @@ def load_settings(
     overrides: Sequence[str] = (),
     settings_file: Path | None = None,
     env: Mapping[str, str] | None = None,
+    mode: Mode = "ask",
 ) -> Settings:
     """The settings of a run in ``cwd``. ``overrides`` are the ``key=value`` of ``-c``, ``settings_file`` is that of
-    ``--settings``, ``env`` the environment. Raises SettingsError, exit code 3.
+    ``--settings``, ``env`` the environment, ``mode`` what ``permissions.mode`` is where nobody sets it. Raises
+    SettingsError, exit code 3.
     """
     variables = os.environ if env is None else env
     layers = list(read_layers(cwd, overrides, settings_file, variables))
     check(layers, variables)
     values: dict[KeyPath, object] = {key.path: key.default for key in KEYS if REF not in key.path}
+    values["permissions", "mode"] = mode
     sources: dict[KeyPath, str] = {}
     notes = misspelt(variables)
     for layer in layers:
         new, refused = taken(layer, values)
         values |= new
-        sources |= dict.fromkeys(new, layer.source)
+        sources |= {path: _source(path, sources, layer.source) for path in new}
         notes += refused
     return _typed(values, sources, tuple(notes), variables)
+
+
+def _source(path: KeyPath, sources: Mapping[KeyPath, str], source: str) -> str:
+    """Where a value comes from: one that was added to comes from several."""
+    key, before = find(path), sources.get(path)
+    return f"{before}, {source}" if before and key and key.appends else source
 
 
 def _typed(
@@ -213,6 +224,7 @@ def _typed(
         context=_section(Context, values, "context", tool_caps=caps),
         generation=_section(Generation, values, "generation"),
         tools=_section(Tools, values, "tools"),
+        permissions=_section(Permissions, values, "permissions", folders=(), granted=()),
         notes=notes,
         values=values,
         sources=sources,

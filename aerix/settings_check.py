@@ -83,8 +83,10 @@ def taken(layer: Layer, below: Mapping[KeyPath, object]) -> tuple[dict[KeyPath, 
             problems.append(Problem("not_built", _not_built(layer, key, path)))
         elif value != value:  # nan, which every comparison of the schema lets pass
             problems.append(_bad_value(layer, path, key, value))
+        elif key.appends and (bad := _bad_rule(value)):
+            problems.append(Problem("bad_rule", f"{layer.where(path)}: {dotted(path)}: {bad}."))
         else:
-            values[path] = value
+            values[path] = _joined(below.get(path), value) if key.appends else value
     if problems:
         raise SettingsError(*problems[: START_NOTES.count])
     return values, _few(notes, layer)
@@ -105,6 +107,25 @@ def _is_over(key: Key, value: object, limit: object) -> bool:
     if isinstance(choices, list):
         return limit in choices and choices.index(value) > choices.index(limit)
     return isinstance(value, int | float) and isinstance(limit, int | float) and value > limit
+
+
+def _joined(before: object, value: object) -> list[object]:
+    return [
+        *(before if isinstance(before, list | tuple) else ()),
+        *(value if isinstance(value, list) else ()),
+    ]
+
+
+def _bad_rule(rules: object) -> str:
+    """What is wrong with the first of these permission rules that is none."""
+    from aerix.tools.permissions import BadRule, read_rule
+
+    try:
+        for rule in rules if isinstance(rules, list) else ():
+            read_rule(rule)
+    except BadRule as bad:
+        return str(bad)
+    return ""
 
 
 def _not_built(layer: Layer, key: Key, path: KeyPath) -> str:

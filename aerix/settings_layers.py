@@ -71,6 +71,7 @@ def read_layers(
     project = project_folder(cwd)
     found = [
         _file(folders.config(env) / "settings.toml"),
+        _file(folders.config(env) / "permissions.toml"),
         *(_vouched(layer, project, env) for layer in project_files(project)),
         _file(settings_file, must_exist=True) if settings_file else None,
     ]

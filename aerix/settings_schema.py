@@ -20,15 +20,21 @@ class Key:
 
     ``missing`` says what is not built yet; such a key is refused wherever it is set. ``tighten`` says what the
     settings of a folder that is not trusted may do with it: nothing (``never``), or set it below the user's own value
-    (``lower``). It is absent where the feature is not built and what tightens is still to be decided with it.
+    (``lower``; of choices, those that are listed first are the lowest; false is below true), or add to it (``adds``). It is
+    absent where the feature is not built and what tightens is still to be decided with it.
     """
 
     path: KeyPath
     schema: Schema
     default: object
     text: str
-    tighten: Literal["never", "lower"] | None = "never"
+    tighten: Literal["never", "lower", "adds"] | None = "never"
     missing: str = ""
+
+    @property
+    def appends(self) -> bool:
+        """Whether a layer adds to what the earlier ones say: permission rules do."""
+        return self.path[0] == "permissions" and self.schema["type"] == "array"
 
 
 def _text(**more: object) -> Schema:
@@ -56,7 +62,6 @@ _KV_TYPES = ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 _SEED = _count(0, 2**32 - 1)
 _TEMPERATURE, _TOP_P, _MIN_P = _number(0, 2), _number(0.01, 1), _number(0, 1)
 
-_PERMISSIONS = "permissions are not built yet, so every call runs without being asked about"
 _PROFILES = "profiles and tuning are not built yet"
 
 
@@ -65,7 +70,7 @@ def _key(
     schema: Schema,
     default: object,
     text: str,
-    tighten: Literal["never", "lower"] | None = "never",
+    tighten: Literal["never", "lower", "adds"] | None = "never",
     missing: str = "",
 ) -> Key:
     return Key(tuple(name.split(".")), schema, default, text, tighten, missing)
@@ -118,11 +123,11 @@ KEYS: tuple[Key, ...] = (
     _key("generation.top_p", _TOP_P, 0.95, "Only the likeliest tokens that sum up to this share are drawn from."),
     _key("generation.min_p", _MIN_P, 0.05, "Only tokens of at least this share of the likeliest are drawn from."),
     _key("generation.seed", _SEED, None, "The seed of the draws. Not set: another each time."),
-    _key("permissions.mode", _one_of("ask", "auto-edit", "auto"), None, "Whether calls are asked about. Not set: ask; `-p`: auto.",
-         None, _PERMISSIONS),
-    _key("permissions.allow", _TEXTS, (), "Calls that need no question.", missing=_PERMISSIONS),
-    _key("permissions.ask", _TEXTS, (), "Calls that are asked about.", None, _PERMISSIONS),
-    _key("permissions.deny", _TEXTS, (), "Calls that are refused.", None, _PERMISSIONS),
+    _key("permissions.mode", _one_of("ask", "auto-edit", "auto"), None,
+         "Which calls are asked about (docs/permissions.md). Not set: ask; `-p`: auto.", "lower"),
+    _key("permissions.allow", _TEXTS, (), "Rules for calls that run without a question."),
+    _key("permissions.ask", _TEXTS, (), "Rules for calls that are asked about.", "adds"),
+    _key("permissions.deny", _TEXTS, (), "Rules for calls that are refused.", "adds"),
     _key("tools.sandbox", _one_of("on", "auto", "off"), "auto",
          "Whether commands run in a sandbox (docs/permissions.md); auto: where bubblewrap is installed and works.", "lower"),
     _key("tools.network", {"type": "boolean"}, True, "Whether commands in the sandbox may use the network.", "lower"),

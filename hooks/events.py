@@ -154,6 +154,9 @@ class Decision:
     """Why the thing must not be done; for a stop, what to go on with."""
     end: str | None = None
     """Why the agent that fired the event must end."""
+    ask: str | None = None
+    """Why the user is to be asked about a call before it runs; it is refused where nobody is there. Nothing that a hook says
+    lifts what the permissions refuse or ask about."""
     updated_input: dict[str, Any] | None = None
     """Replaces a call's input."""
     context: str = ""

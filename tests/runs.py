@@ -173,6 +173,8 @@ class Desk:
     heard: Callable[[Event], object] = field(default=lambda _: None)
     before: Callable[[Ref], object] = field(default=lambda _: None)
     """Called with the request's actor before it is asked to run."""
+    around: Callable[[RequestPlaces], RequestPlaces] = field(default=lambda places: places)
+    """Adds actors to those around the request."""
     supervisor: Callable[[list[ChildSpec]], Supervisor] = field(
         default=lambda specs: Supervisor(specs, strategy="rest_for_one")
     )
@@ -196,6 +198,7 @@ class Desk:
             places = RequestPlaces(
                 *(_living(name) for name in ("session-log", "output", "pool-link", "request"))
             )
+            places = self.around(places)
             spec = self._spec(prompt, changes)
             child = ChildSpec("the-request", lambda: Request(spec, places), restart="temporary")
             request = places.supervisor.ask(StartChild(child), PATIENCE)

@@ -12,7 +12,7 @@ BEGIN, END = "<!-- settings -->\n", "<!-- end -->"
 def row(key: Key) -> str:
     name = dotted(key.path).replace(REF, f'"{REF}"')
     default = "" if key.default is None else f"`{toml(key.default)}`"
-    project = {"lower": "lower", "never": "no", None: ""}[key.tighten]
+    project = {"lower": "lower", "never": "no", "adds": "adds", None: ""}[key.tighten]
     text = f"*not built*: {key.text}" if key.missing else key.text
     return f"| `{name}` | {default} | {allowed(key.schema)} | {project} | {text} |\n"
 

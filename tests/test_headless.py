@@ -204,7 +204,10 @@ def test_an_end_without_a_final_has_its_code_and_its_reason_on_standard_error(
     ("args", "why"),
     [
         (["-c", "delegation.max_turn=3"], "delegation.max_turns"),
-        (["-c", "permissions.mode=ask"], "permissions.mode"),
+        (["-c", "permissions.mode=yes"], "permissions.mode"),
+        (["-c", "permissions.deny=bahs"], "permissions.deny"),
+        (["--allow", "bahs"], "did you mean bash?"),
+        (["--add-dir", "nowhere"], "--add-dir nowhere: there is no such folder; name one that is there"),
         (["--settings", "missing.toml"], "missing.toml"),
         (["--cd", "nowhere"], "nowhere"),
         (["--model", ""], "models.main"),

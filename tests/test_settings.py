@@ -7,7 +7,7 @@ import sys
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerix import folders
@@ -18,6 +18,7 @@ from aerix.pool.members import LOAD_FLAGS
 from aerix.pool.protocol import Sampling
 from aerix.settings import ModelSettings, SettingsError, load_settings, schema
 from aerix.settings_layers import Layer, project_folder
+from aerix.settings_permissions import keep_rules, overrides
 from aerix.settings_pool import load_flags, pool_settings, sampling
 from aerix.settings_schema import KEYS, REF, TOOL_NAMES, dotted, find, toml
 
@@ -54,9 +55,8 @@ def value_for(key):
         return json.dumps(key.schema["enum"][0])
     if "enum" in key.schema.get("items", ()):
         return json.dumps(key.schema["items"]["enum"][:1])
-    return {"string": '"/x"', "array": '["x"]', "boolean": "false"}.get(kind) or str(
-        key.schema.get("minimum")
-    )
+    texts = '["bash"]' if key.appends else '["x"]'
+    return {"string": '"/x"', "array": texts, "boolean": "false"}.get(kind) or str(key.schema.get("minimum"))
 
 
 # --- the defaults -------------------------------------------------------------------------------------------------
@@ -380,6 +380,7 @@ def test_a_settings_file_has_a_bound(project, user, monkeypatch):
     assert error(project).message == f"{user} cannot be read: it is larger than 10 bytes."
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.text("abc_\"'.=[]#\n ", max_size=4), st.integers() | st.text(max_size=4), max_size=4)
 )
@@ -398,13 +399,6 @@ def test_a_key_whose_feature_is_not_built_is_refused_by_name(project, user, key)
     found = error(project)
     assert found.code == "not_built"
     assert found.message == f"{user}, line 1: {dotted(key.path)} cannot be set: {key.missing}. Remove it."
-
-
-@pytest.mark.rule("settings.not-built")
-def test_permissions_are_not_built():
-    assert {dotted(key.path) for key in NOT_BUILT} >= {
-        f"permissions.{n}" for n in ("mode", "allow", "ask", "deny")
-    }
 
 
 @pytest.mark.rule("settings.not-built")
@@ -470,9 +464,50 @@ def test_a_choice_may_only_be_made_narrower_by_a_folder(project, user, name, low
 
 
 @pytest.mark.rule("settings.tighten-only")
-def test_what_would_tighten_but_is_not_built_is_refused_from_a_folder_too(project):
-    (project / ".aerix/settings.toml").write_text('permissions.deny = ["bash"]')
-    assert error(project).code == "not_built"
+@pytest.mark.parametrize("default", ["ask", "auto-edit", "auto"])
+def test_a_folder_may_add_denials_and_questions_and_set_a_stricter_mode(project, user, default):
+    file = project / ".aerix/settings.toml"
+    user.write_text('permissions.deny = ["read"]')
+    for mode, stricter in (("ask", True), ("auto-edit", default != "ask"), ("auto", default == "auto")):
+        file.write_text(f'[permissions]\nmode = "{mode}"\ndeny = ["bash"]\nask = ["edit"]\nallow = ["bash"]')
+        settings = load_settings(project, mode=default)
+        assert settings.permissions.deny == ("read", "bash")
+        assert (settings.permissions.ask, settings.permissions.allow) == (("edit",), ())
+        assert settings.permissions.mode == (mode if stricter else default)
+        assert len(settings.notes) == (1 if stricter else 2)
+
+
+@pytest.mark.rule("settings.layers")
+def test_permission_rules_append_and_what_was_allowed_for_ever_is_one_of_the_layers(project, user):
+    user.write_text('permissions.allow = ["bash(a)"]')
+    assert keep_rules(["bash(b)", 'bash(echo "x\\y")']) == f"kept in {user.parent / 'permissions.toml'}"
+    assert keep_rules(["bash(b)"])
+    settings = load_settings(project, overrides=overrides("ask", ["bash(c)"], ["read"]))
+    assert settings.permissions.allow == ("bash(a)", "bash(b)", 'bash(echo "x\\y")', "bash(c)")
+    assert settings.permissions.deny == ("read",)
+    kept = user.parent / "permissions.toml"
+    assert settings.source("permissions.allow") == f'{user}, {kept}, -c permissions.allow=["bash(c)"]'
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.rule("permissions.asks-once")
+def test_a_file_that_is_not_as_it_was_written_is_not_written_over(user):
+    kept = user.parent / "permissions.toml"
+    for text in ("permissions.mode = 'ask'", "not TOML", "permissions.allow = 1", "permissions = 1"):
+        kept.write_text(text)
+        assert keep_rules(["bash"]).startswith(
+            f"it holds for this session only: {kept} could not be written ("
+        )
+        assert kept.read_text() == text
+
+
+@pytest.mark.rule("permissions.bad-rule")
+def test_a_text_that_is_no_rule_is_an_error_with_its_line(project, user):
+    user.write_text('[permissions]\nmode = "ask"\ndeny = ["bash", "bahs(rm *)"]')
+    found = error(project)
+    assert found.code == "bad_rule"
+    said = "'bahs(rm *)': there is no tool bahs; did you mean bash?"
+    assert found.message == f"{user}, line 3: permissions.deny: {said}."
 
 
 @pytest.mark.rule("settings.tighten-only")
@@ -594,7 +629,7 @@ def test_each_value_is_shown_with_its_source(project, user):
     assert "generation.seed = not set  # default" in lines
     assert f'models."a:b".window = 4096  # {user}' in lines
     assert any(
-        line.startswith("permissions.mode = not set  # default (permissions are not built") for line in lines
+        line.startswith("tune.sessions = 20  # default (profiles and tuning are not") for line in lines
     )
 
 

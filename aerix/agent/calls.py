@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aerix.actors import Actor, Cancelled, DeadlineExceeded, Outcome, Ref, Refused
 from aerix.actors import Call as Asked
+from aerix.agent.consent import Permits
 from aerix.agent.context import Context, Entry
 from aerix.agent.context_tool import ContextTool
 from aerix.agent.ended import Ended
@@ -23,6 +24,7 @@ from aerix.hooks import events as hooks
 from aerix.session.events import Message, Plan
 from aerix.tools import RUN_BY_RUNNER
 from aerix.tools.messages import RunTool, ToolResult
+from aerix.tools.permissions import Judge
 from aerix.turn import prompt
 from aerix.turn.parse import Call
 from aerix.turn.schema import check_input
@@ -51,6 +53,9 @@ class Calls:
         self._repeats, self._fire = repeats, fire
         self._own = ContextTool(context, task.id)
         self._undoable = Undoable(agent, task.id, journal, places.delegation.places)
+        request = places.delegation.spec
+        judge = Judge(request.permissions, request.cwd)
+        self._permits = Permits(agent, journal, task.id, places.delegation.places.consent, judge, request.cwd)
         self._plan = task.resumed.plan
         self.usage = Usage()
         """What pieces cost."""
@@ -93,17 +98,18 @@ class Calls:
         return result
 
     def _before(self, call: Call) -> tuple[Call, ToolResult | None]:
-        """Let hooks see a call before it runs: as it is then to be run, or its refusal."""
+        """Let hooks and permissions see a call before it runs: as it is then to be run, or its refusal."""
         if call.error is not None:
             return call, None
         decision = self._fire(hooks.PreToolUse(call.tool, call.input, call.id))
         if decision.block is not None:
             return call, ToolResult(f"refused: {decision.block}", error=True)
-        if (given := decision.updated_input) is None:
-            return call, None
-        tool = next((one for one in self._task.tools if one.name == call.tool), None)
-        wrong = tool and check_input(tool.input, given)
-        return replace(call, input=given), ToolResult(f"error: {wrong}", error=True) if wrong else None
+        if (given := decision.updated_input) is not None:
+            call = replace(call, input=given)
+            tool = next((one for one in self._task.tools if one.name == call.tool), None)
+            if wrong := tool and check_input(tool.input, given):
+                return call, ToolResult(f"error: {wrong}", error=True)
+        return call, self._permits.check(call, decision.ask)
 
     def _after(self, call: Call, result: ToolResult) -> None:
         """Let hooks see what a call gave; what they object to is told to the model."""
@@ -154,7 +160,14 @@ class Calls:
         if call.tool == "context":
             return self._own.run(call.input)
         assert call.tool in RUN_BY_RUNNER, f"no one runs {call.tool}"
-        message = RunTool(call.id, call.tool, call.input, self._context.result_bytes)
+        message = RunTool(
+            call.id,
+            call.tool,
+            call.input,
+            self._context.result_bytes,
+            permissions=self._permits.permissions,
+            permitted=self._permits.permitted,
+        )
         try:
             return ask_living(self._runner, partial(self._ask_runner, message))
         except Refused as refused:

@@ -34,6 +34,7 @@ from aerix.agent.usage import Usage
 from aerix.bounds import CANCEL, DIFF, TURNS
 from aerix.exits import BLOCKED, BUDGET, CANCELS, DONE, FAILED, INTERRUPTED, NO_POOL, STDOUT_CLOSED, STORAGE
 from aerix.hooks import events as hooks
+from aerix.permissions import Permissions
 from aerix.pool.client import POOL_UNREACHABLE, PoolContext, Starting, load_member
 from aerix.pool.protocol import MemberInfo, Sampling
 from aerix.session.events import ROOT, Route, SessionEnd, SessionStart
@@ -74,6 +75,7 @@ class RequestSpec:
     """The model that classifies, as the pool takes it; None: the main one."""
     decision_flags: dict[str, Any] = field(default_factory=dict)
     delegation: Rules = field(default_factory=Rules)
+    permissions: Permissions = field(default_factory=Permissions)
     sandbox: Sandbox | None = None
     """What commands run in; None: they run without one."""
     samplings: dict[str, Sampling] = field(default_factory=dict)
@@ -102,6 +104,8 @@ class RequestPlaces:
     """Whoever answers what an agent asks the user; see ``aerix.agent.asking``."""
     snapshots: ChildSpec | None = None
     """How to start the actor that takes snapshots; the request says it."""
+    consent: Ref | None = None
+    """The session's ``aerix.agent.consent.Consent``, which asks whether a call may run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,21 @@ class Plan(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionAsked(Event):
+    """A call was asked about, or refused. ``verdict``: what the user said (``once``, ``session``, ``always``, ``no``), or
+    ``refused`` where nobody was there to ask, or ``denied`` by a rule.
+    """
+
+    type: ClassVar[str] = "permission"
+    call: str
+    tool: str
+    verdict: str
+    rules: list[str] = field(default_factory=list)
+    """The rule that denies it, or those that would allow it; ``session`` and ``always`` have granted them."""
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Event):
     """How the files were before a call that may change them, and, without ``call``, when the request's calls were over.
 

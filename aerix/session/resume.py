@@ -17,6 +17,7 @@ from aerix.session.read import Reading
 from aerix.session.replay import Line, replay
 from aerix.session.resumed import LostJob, Resumed
 from aerix.tools import TOOLS
+from aerix.tools.permissions import is_rule
 from aerix.turn.parse import Call, Turn
 from aerix.turn.repair import parse_said
 
@@ -40,6 +41,7 @@ def resume(lines: Iterable[Line]) -> Resumed:
         numbers=seen.numbers,
         unanswered=tuple(call for call in seen.calls if call.id not in seen.answered),
         jobs=tuple(job for job in seen.jobs.values() if job.id not in seen.told),
+        granted=tuple(seen.granted),
         **seen.request,
     )
 
@@ -58,10 +60,14 @@ class _Seen:
         """Those whose end the agent was told."""
         self.request: dict[str, Any] = {}
         """Of the last request."""
+        self.granted: dict[str, None] = {}
+        """Permission rules that the user has granted, to whichever agent."""
 
     def over(self, lines: Iterable[Line]) -> Iterator[Line]:
         """The root's lines, each noted as it is taken."""
         for line in lines:
+            if line.get("type") == events.PermissionAsked.type:
+                self._grant(line)
             if line.get("agent") == events.ROOT:
                 self._note(line)
                 yield line
@@ -82,6 +88,11 @@ class _Seen:
                 self._message(line)
             case {"type": events.Job.type, "id": str(job)}:
                 self._job(job, line)
+
+    def _grant(self, line: Line) -> None:
+        match line:
+            case {"verdict": "session" | "always", "rules": [*rules]}:
+                self.granted |= dict.fromkeys(rule for rule in rules if is_rule(rule))
 
     def _number(self, name: str) -> None:
         if found := _NUMBERED.fullmatch(name):

@@ -31,6 +31,8 @@ class Resumed:
     unanswered: "tuple[Call, ...]" = ()
     """Calls of the last turn whose results are not there."""
     jobs: tuple[LostJob, ...] = ()
+    granted: tuple[str, ...] = ()
+    """Permission rules that the user has granted in this session."""
     title: str = ""
     """The first line of the last prompt."""
     ended: str = ""

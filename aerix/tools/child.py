@@ -115,7 +115,7 @@ class Runner:
         except ChannelClosed:
             raise
         except ToolError as error:
-            result = self._capped(message, f"error: {error}", error=True)
+            result = self._capped(message, f"{error.head}: {error}", error=True)
         except Exception as error:  # noqa: BLE001  # a fault of a tool is the call's result; it is told and logged
             log("tool.crashed", level="error", tool=message.tool, error=repr(error))
             result = self._capped(
@@ -159,6 +159,7 @@ class Runner:
             raise ToolError(
                 f"there is no tool {message.tool!r}; there are {', '.join(sorted(RUN_BY_RUNNER))}."
             )
+        self._workspace.guard.begin(message.tool, message.permissions, message.permitted, self._workspace.cwd)
         try:
             with self._watched(message.time_s):
                 output = tool(self._workspace, Given(message.input, self._limit(message)))

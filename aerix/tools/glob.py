@@ -14,11 +14,19 @@ def glob(ws: Workspace, given: Given) -> Output:
     """The tool: ``pattern``, ``path`` (the folder to look in)."""
     start, pattern = patterns.split(given.text("pattern"))
     folder = folder_of(ws, start or given.optional("path"))
+    ws.check(folder)
     matches = patterns.matcher(pattern or "*")
     found = [path for path in listed(folder) if matches(path) and os.path.lexists(folder / path)]
-    if not found:
-        return Output(f"no file matches {given.text('pattern')}.")
-    return Output("\n".join(ws.shown(folder / path) for path in found))
+    shown = ws.guard.shown(folder, found)
+    notes = [left_out(len(found) - len(shown))] if len(found) > len(shown) else []
+    if not shown:
+        return Output("\n".join([f"no file matches {given.text('pattern')}.", *notes]))
+    return Output("\n".join([*(ws.shown(folder / path) for path in shown), *notes]))
+
+
+def left_out(count: int) -> str:
+    """What a search says of the files that it may not show."""
+    return f"[{count} file{'s' * (count != 1)} left out: they may hold secrets, or a rule leaves them out]"
 
 
 def folder_of(ws: Workspace, path: str | None) -> Path:

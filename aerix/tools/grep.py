@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aerix.bounds import GREP_CHARS, GREP_FILE, GREP_MATCHES
 from aerix.tools import patterns
-from aerix.tools.glob import folder_of, listed
+from aerix.tools.glob import folder_of, left_out, listed
 from aerix.tools.textfile import decode
 from aerix.tools.workspace import Given, Output, ToolError, Workspace
 
@@ -23,6 +23,23 @@ class _Search:
 
     pattern: re.Pattern[str]
     too_large: int = 0
+    hidden: int = 0
+
+    def paths(self, ws: Workspace, given: Given) -> Iterable[Path]:
+        """The files to look in."""
+        name = given.optional("path")
+        if name is not None and ws.resolve(name).is_file():
+            path = Path(os.path.realpath(ws.resolve(name)))
+            ws.check(path)
+            return [path]
+        folder = folder_of(ws, name)
+        ws.check(folder)
+        wanted = given.optional("glob")
+        matches = patterns.matcher(wanted) if wanted else None
+        found = [path for path in listed(folder) if matches is None or matches(path)]
+        shown = ws.guard.shown(folder, found)
+        self.hidden = len(found) - len(shown)
+        return (folder / path for path in shown)
 
     def lines(self, path: Path) -> Iterator[tuple[int, str]]:
         """The matching lines of a file, with their numbers."""
@@ -53,23 +70,14 @@ def grep(ws: Workspace, given: Given) -> Output:
     search = _Search(_compiled(given.text("pattern")))
     limit = max(1, given.number("max_matches", GREP_MATCHES.count))
     found: list[str] = []
-    for path in _paths(ws, given):
+    for path in search.paths(ws, given):
         for number, line in search.lines(path):
             if len(found) == limit:
                 return Output("\n".join([*found, f"[stopped at {limit} match{'es' * (limit != 1)}]"]))
             found.append(f"{ws.shown(path)}:{number}:{line}")
     notes = [_skipped(search.too_large)] if search.too_large else []
+    notes += [left_out(search.hidden)] if search.hidden else []
     return Output("\n".join([*(found or ["no matches."]), *notes]))
-
-
-def _paths(ws: Workspace, given: Given) -> Iterable[Path]:
-    name = given.optional("path")
-    if name is not None and ws.resolve(name).is_file():
-        return [Path(os.path.realpath(ws.resolve(name)))]
-    folder = folder_of(ws, name)
-    wanted = given.optional("glob")
-    matches = patterns.matcher(wanted) if wanted else None
-    return (folder / path for path in listed(folder) if matches is None or matches(path))
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aerix.bounds import BASH_LONGEST, BASH_TERM, BASH_TIMEOUT, TOOL_GRACE, TOOL_TIME
+from aerix.permissions import Permissions
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,10 @@ class RunTool:
     input: dict[str, Any]
     room_bytes: int
     deadline_s: float | None = None
+    permissions: Permissions | None = None
+    """What the call may touch beside ``permitted``: a search leaves the rest out. None: everything is open."""
+    permitted: str | None = None
+    """The path that it was permitted to work on, absolute and with its links followed; None: any."""
 
     @property
     def time_s(self) -> float:

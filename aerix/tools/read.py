@@ -34,6 +34,7 @@ def read(ws: Workspace, given: Given) -> Output:
     limit = max(1, given.number("limit", READ_LINES.count))
     try:
         if path.is_dir():
+            ws.check(path)
             return Output(_entries(path, first, limit))
         with open_regular(ws, path) as file:
             ws.saw(path, os.fstat(file.fileno()))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aerix.bounds import EDIT_BYTES
+from aerix.tools.guard import open_folder
 from aerix.tools.workspace import ToolError, Workspace, sentence
 
 BINARY_LOOK = 8192  # bytes in which a zero byte means that a file is no text, as git has it
@@ -111,6 +112,7 @@ def open_regular(ws: Workspace, path: Path) -> io.BufferedReader:
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     try:
         _refuse_special(ws, path, os.fstat(file.fileno()))
+        ws.check(path, f"/proc/self/fd/{file.fileno()}")
     except ToolError:
         file.close()
         raise
@@ -139,10 +141,14 @@ def replace(ws: Workspace, path: Path, data: bytes) -> None:
     """
     shown = ws.shown(path)
     target = Path(os.path.realpath(path))
+    ws.check(path, target)
     try:
         old = _status(ws, target)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _swap(target, data, old)
+        folder = open_folder(target.parent)
+        try:
+            _swap(folder, target.name, data, old)
+        finally:
+            os.close(folder)
         ws.saw(target, target.stat())
     except OSError as error:
         raise sentence(error, f"write {shown}") from None
@@ -159,9 +165,9 @@ def _status(ws: Workspace, target: Path) -> os.stat_result | None:
     return status
 
 
-def _swap(target: Path, data: bytes, old: os.stat_result | None) -> None:
-    new = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.aerix")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def _swap(folder: int, name: str, data: bytes, old: os.stat_result | None) -> None:
+    new = f".{name[:200]}.{secrets.token_hex(4)}.aerix"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
@@ -169,7 +175,8 @@ def _swap(target: Path, data: bytes, old: os.stat_result | None) -> None:
                 with suppress(PermissionError):  # a file of another owner becomes ours, as with any editor
                     os.fchown(fd, old.st_uid, old.st_gid)
                 os.fchmod(fd, stat.S_IMODE(old.st_mode))
-        new.replace(target)
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
-        new.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=folder)
         raise

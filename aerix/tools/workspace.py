@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from aerix.bounds import SEEN_FILES
+from aerix.tools.guard import Guard, NotPermitted
 
 _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 class ToolError(Exception):
-    """A call that failed: its text is the result's sentence, without the leading ``error:``."""
+    """A call that failed: its text is the result's sentence, without the leading ``head`` and a colon."""
+
+    head = "error"
+
+
+class RefusedError(ToolError):
+    """A call that is not permitted."""
+
+    head = "refused"
 
 
 Stamp = tuple[int, int]
@@ -30,6 +39,7 @@ class Workspace:
 
     root: Path
     cwd: Path
+    guard: Guard = field(default_factory=Guard)
     _seen: dict[str, Stamp] = field(default_factory=dict)
 
     def resolve(self, path: str) -> Path:
@@ -37,6 +47,15 @@ class Workspace:
         if "\0" in path:
             raise ToolError("the path has a zero byte in it.")
         return self.cwd / (Path(path).expanduser() if path.startswith("~/") else path)
+
+    def check(self, path: Path, touched: str | Path | None = None) -> None:
+        """Raises RefusedError where what a path leads to, ``touched`` if that is known, is not what was permitted."""
+        try:
+            self.guard.check(touched or path)
+        except NotPermitted:
+            raise RefusedError(
+                f"{self.shown(path)} leads elsewhere now than when it was permitted."
+            ) from None
 
     def shown(self, path: Path) -> str:
         """A path as a model should write it: relative where it is below the working directory."""
