@@ -14,8 +14,8 @@ from pathlib import Path
 from aerix import folders, regular
 from aerix.actors import Refused
 from aerix.bounds import SANDBOX_PROBE
-from aerix.session.project import repository_root
 from aerix.settings import Settings
+from aerix.tools.protected import working_tree
 from aerix.tools.sandbox import Sandbox
 
 NO_SANDBOX = "no_sandbox"
@@ -61,7 +61,7 @@ def _sandbox(settings: Settings, cwd: Path, added: Iterable[Path]) -> Sandbox:
     hidden = [os.path.realpath(settings.pool.socket), *([os.path.realpath(runtime)] if runtime else [])]
     return Sandbox(
         program=program if os.path.isabs(program) else "",  # noqa: PTH117 - what lies in the working directory is data
-        tree=os.path.realpath(repository_root(cwd) or cwd),
+        tree=working_tree(cwd),
         network=settings.tools.network,
         added=tuple(os.path.realpath(path) for path in added),
         hidden=tuple(hidden),

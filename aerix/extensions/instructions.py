@@ -21,6 +21,7 @@ from aerix.bounds import (
     START_NOTES,
 )
 from aerix.extensions.markdown import imports, is_import, without_comments
+from aerix.tools.secrets import is_secret
 
 MANAGED = Path("/etc/claude-code/CLAUDE.md")
 BYTES_PER_TOKEN = 3
@@ -136,16 +137,15 @@ class _Reader:
         """Read a file and what it imports, and say whether it was there.
 
         ``folder`` is that of a project's file: neither the file nor its imports may lead out of it and the working
-        directory, which nobody has approved. The user's and the managed file may import anything.
+        directory, which nobody has approved, nor to where secrets are kept. The user's and the managed file may import anything.
         """
         identity = _identity(file)
         if identity is None:
             return False
         if identity in self.seen:
             return True
-        if folder is not None and not (_within(file, folder) or _within(file, self.cwd)):
-            self._note(file, "it leads out of the working directory")
-            return True
+        if folder is not None and (why := self._not_approved(file, folder)):
+            return self._note(file, why)
         if len(self.seen) >= INSTRUCTION_FILES.count or self.total >= INSTRUCTION_TOTAL.count:
             self._note(file, "there are too many instructions before it")
             return True
@@ -154,6 +154,14 @@ class _Reader:
         if text:
             self._add(file, text, folder, hop)
         return True
+
+    def _not_approved(self, file: Path, folder: Path) -> str:
+        """Why what a project names is not read."""
+        if not (_within(file, folder) or _within(file, self.cwd)):
+            return "it leads out of the working directory"
+        real = os.path.realpath(file)
+        gits = ".git" in Path(os.path.relpath(real, os.path.realpath(folder))).parts
+        return "secrets are kept there" if gits or is_secret(real, self.home) else ""
 
     def _add(self, file: Path, text: str, folder: Path | None, hop: int) -> None:
         at = len(self.parts)
