@@ -142,5 +142,7 @@ _WITHOUT = {
 
 
 def _line(name: str, found: Finding) -> str:
+    from aerix.shown import one_line
+
     do = f"; {found.do}" if found.do else ""
-    return f"{_MARKS[found.state]} {name}: {found.found}{do}"
+    return one_line(f"{_MARKS[found.state]} {name}: {found.found}{do}")

@@ -155,6 +155,15 @@ def test_what_a_folder_brings_is_told_with_whether_it_is_trusted(
 
 
 @pytest.mark.rule("doctor.checks")
+def test_what_a_file_says_cannot_move_the_cursor(doctor: Doctor, git_repo: Path) -> None:
+    (git_repo / ".aerix").mkdir()
+    (git_repo / ".aerix/settings.toml").write_text('"\\u001b[2Jx" = 1\n')
+    done = doctor(*doctor.told)
+    assert "\x1b" not in done.out
+    assert len(done.out.splitlines()) == len(NAMES)
+
+
+@pytest.mark.rule("doctor.checks")
 def test_without_git_it_says_so(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     done = doctor(*doctor.told)
