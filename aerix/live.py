@@ -81,7 +81,7 @@ class Live:
         self.session = session or str(uuid.uuid4())
         commands = sandbox_in_force(settings, cwd, options.added)
         self._sandbox = commands.sandbox
-        self.in_force = (commands.sentence,)
+        self.in_force = (f"{commands.sentence}; mode: {settings.permissions.mode}",)
         """Lines to show at start: what the agent may do."""
         self._project = project_key(cwd)
         home = _home(self._project)

@@ -154,7 +154,7 @@ class Permits:
 
 def _nobody(shown: str, judged: Judgement) -> str:
     """Why a call that would be asked about is refused, and what would help."""
-    what = f"{shown} {judged.why or 'needs permission'} and nobody is there to ask"
+    what = f"{shown} {judged.why or 'needs permission'}{',' * bool(judged.why)} and nobody is there to ask"
     if not judged.lasting:
         return f"{what}."
     flags = " ".join(f"--allow {shlex.quote(rule)}" for rule in judged.rules)

@@ -232,11 +232,11 @@ class Judge:
         """Why a call on a path needs an allow rule in every mode, or nothing; and whether the rule has to name it."""
         protected = self._protected
         if tool != "write" and protected.secret(literal, real):
-            return "may show secrets, and needs an allow rule", True
+            return "may show secrets and needs an allow rule", True
         if tool in _CHANGING and protected.grants(literal, real):
-            return "may change what is permitted or run later, and needs an allow rule", True
+            return "may change what is permitted or run later and needs an allow rule", True
         if tool in _CHANGING and protected.outside(real):
-            return "is outside the working tree, and needs an allow rule", False
+            return "is outside the working tree and needs an allow rule", False
         return "", False
 
     def _is_free(self, call: _Call) -> bool:

@@ -6,7 +6,6 @@ Secrets are listed in ``secrets.py``; docs/permissions.md has all of it.
 import os
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from aerix import folders
@@ -20,7 +19,6 @@ _GRANTS = re.compile(
 """git's folder, or the file in its place, and the settings of a project."""
 
 
-@lru_cache(maxsize=4)
 def working_tree(cwd: Path) -> str:
     """The repository around a working directory, else that itself. A repository that holds the whole home folder is not
     meant where somebody works in a part of it.

@@ -113,7 +113,7 @@ def test_a_denied_call_is_refused_by_the_name_of_its_rule(desk: Desk) -> None:
 @pytest.mark.rule("permissions.nobody-there")
 def test_what_a_rule_has_asked_about_is_refused_without_advice_that_would_not_help(desk: Desk) -> None:
     ran = desk("play pushes", permissions=Permissions(allow=("bash",), ask=("bash(echo *)",)))
-    why = "is asked about by the rule bash(echo *) and nobody is there to ask."
+    why = "is asked about by the rule bash(echo *), and nobody is there to ask."
     assert said(ran.log) == [f"refused: bash(echo push origin) {why}"]
 
 
@@ -128,10 +128,10 @@ def test_in_auto_the_tree_is_open_and_what_is_outside_or_secret_is_not(desk: Des
     texts = said(ran.log)
     assert texts[:2] == ["created a.txt (1 line).", "edited a.txt: replaced at line 1."]
     assert texts[2].startswith(
-        "refused: write(/dev/shm/aerix-outside) is outside the working tree, and needs an allow rule"
+        "refused: write(/dev/shm/aerix-outside) is outside the working tree and needs an allow rule"
     )
     assert texts[3].startswith(
-        "refused: read(.env) may show secrets, and needs an allow rule and nobody is there to ask"
+        "refused: read(.env) may show secrets and needs an allow rule, and nobody is there to ask"
     )
     assert "--allow 'read(./.env)'" in texts[3]
     assert texts[4].startswith("refused: write(.git/hooks/pre-commit) may change what is permitted")
@@ -231,7 +231,7 @@ class Asks(NoExtensions):
 def test_a_hook_has_a_call_asked_about_and_lifts_no_denial(desk: Desk) -> None:
     ran = desk("play pushes", extensions=Asks())
     assert said(ran.log) == [
-        "refused: bash(echo push origin) is asked about by a hook (policy) and nobody is there to ask."
+        "refused: bash(echo push origin) is asked about by a hook (policy), and nobody is there to ask."
     ]
     with user(desk, Permissions(), Permission("session"), Permission("session")) as somebody:
         assert said(desk("play twice", extensions=Asks()).log)[0].startswith("push origin")
@@ -263,11 +263,13 @@ def test_pieces_and_their_verifiers_are_bound_by_the_same_rules(
 
 @pytest.mark.rule("permissions.modes")
 @pytest.mark.rule("permissions.nobody-there")
+@pytest.mark.rule("permissions.said")
 def test_the_flags_of_a_headless_run_hold(daemon: PoolSettings, model: str, git_repo: Path) -> None:  # noqa: F811
     aerix = Aerix(git_repo, daemon, model)
     try:
         asked = aerix("-p", "play files", "--mode", "ask", "--output-format", "stream-json")
         assert [line["verdict"] for line in of(asked.lines, "permission")] == ["refused"] * 6
+        assert asked.err.splitlines()[0].endswith("; mode: ask")
         flags = ("--allow", "edit", "--deny", "Edit(a.txt)", "--add-dir", "/dev/shm")
         denied = aerix("-p", "play files", "--mode", "auto-edit", "--output-format", "stream-json", *flags)
         assert of(denied.lines, "permission")[0]["verdict"] == "denied"

@@ -272,7 +272,7 @@ def test_links_do_not_lead_out_of_the_tree(judge: Asks, tmp_path: Path, tree: Pa
 @pytest.mark.parametrize("tool", ["read", "grep", "edit"])
 def test_secrets_need_a_rule(judge: Asks, path: str, tool: str) -> None:
     found = judge(tool, path)
-    assert (found.verdict, found.why) == ("ask", "may show secrets, and needs an allow rule")
+    assert (found.verdict, found.why) == ("ask", "may show secrets and needs an allow rule")
     assert judge(
         tool, path, allow=(tool, "read(**)", "edit(**)", "read(~/**)", "edit(~/**)")
     ).verdict == "ask" or path in ("deploy.key", "id_rsa")
@@ -314,7 +314,7 @@ def test_a_search_leaves_out_what_may_not_be_read(tree: Path) -> None:
 def test_what_grants_permissions_needs_a_rule_that_names_it(judge: Asks, path: str, tool: str) -> None:
     assert judge(tool, path, allow=("edit", "edit(**)", "edit(~/**)")).verdict == "ask"
     found = judge(tool, path)
-    assert found.why == "may change what is permitted or run later, and needs an allow rule"
+    assert found.why == "may change what is permitted or run later and needs an allow rule"
     assert judge(tool, path, allow=found.rules).verdict == "run"
     assert judge("read", path).verdict == "run"
 
