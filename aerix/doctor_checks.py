@@ -135,6 +135,15 @@ def git(_actor: Actor, looked: Looked) -> Finding:
     )
 
 
+def permissions(_actor: Actor, looked: Looked) -> Finding:
+    """Which calls run without a question."""
+    assert looked.settings is not None
+    said = looked.settings.permissions
+    mode = said.mode if looked.settings.chosen("permissions.mode") else "ask, and auto with -p"
+    rules = f"{len(said.allow)} rules allow, {len(said.ask)} ask, {len(said.deny)} deny"
+    return Finding("ok", f"mode {mode}; {rules}; secrets and what lies outside the working tree need a rule")
+
+
 def sandbox(_actor: Actor, looked: Looked) -> Finding:
     """What commands may do."""
     from aerix.sandboxing import sandbox_in_force
@@ -269,6 +278,7 @@ CHECKS = (
     Check("aerix", version, DOCTOR_LOOK),
     Check("settings", settings, DOCTOR_LOOK),
     Check("trust", trust, DOCTOR_LOOK),
+    Check("permissions", permissions, DOCTOR_LOOK, "settings"),
     Check("sandbox", sandbox, DOCTOR_LOOK, "settings"),
     Check("git", git, DOCTOR_LOOK),
     Check("folders", storage, DOCTOR_LOOK),

@@ -29,7 +29,7 @@ from tests.runs import (  # noqa: F401 - a fixture
 )
 
 NAMES = [
-    "aerix", "settings", "trust", "sandbox", "git", "folders", "hosts", "terminal", "model", "memory", "pool", "protocol", "member",
+    "aerix", "settings", "trust", "permissions", "sandbox", "git", "folders", "hosts", "terminal", "model", "memory", "pool", "protocol", "member",
     "window", "prompt", "self-test", "rates", "prefix reuse",
 ]  # fmt: skip
 
@@ -152,6 +152,18 @@ def test_what_a_folder_brings_is_told_with_whether_it_is_trusted(
     (git_repo / ".aerix/settings.toml").write_text("[delegation]\nmax_turns = 99\n")
     assert found() == ("warn", "was trusted, and since then settings.toml has changed")
     capsys.readouterr()
+
+
+@pytest.mark.rule("doctor.checks")
+def test_the_permissions_in_force_are_told(git_repo: Path) -> None:
+    check = next(one for one in CHECKS if one.name == "permissions")
+
+    def found(*overrides: str) -> str:
+        return look(check, Looked(git_repo, [], None, load_settings(git_repo, overrides=overrides))).found
+
+    assert found().startswith("mode ask, and auto with -p; 0 rules allow, 0 ask, 0 deny")
+    chosen = found("permissions.mode=auto", 'permissions.deny=["bash(git push *)"]')
+    assert chosen.startswith("mode auto; 0 rules allow, 0 ask, 1 deny")
 
 
 @pytest.mark.rule("doctor.checks")
