@@ -294,6 +294,14 @@ DISK_HEADER = Bound(
     "prefix.disk-header", 8 * 1024 * 1024, "bytes of a file's header", "worker", "cut", "it is passed over"
 )
 DISK_QUEUE = Bound("prefix.disk-queue", 4, "heads on their way to the disk", "worker", "cut", "not written")
+DISK_QUIET = Bound(
+    "prefix.disk-quiet",
+    1,
+    "seconds without work before heads are written",
+    "worker",
+    "wait",
+    "written at the end",
+)
 DISK_CLOSE = Bound(
     "prefix.disk-close", 1, "seconds for what is being written", "worker", "cut", "not written"
 )
@@ -318,7 +326,15 @@ PASSED_OVER = Bound(
     "worker.passed-over", 2, "times that a generation is passed over", "worker", "wait", "it is the next one"
 )
 PROMPT_SLICE = Bound(
-    "worker.prompt-slice", 64, "rows of a prompt beside replies", "worker", "wait", "more steps"
+    "worker.prompt-slice", 128, "rows a step of prompts beside replies", "worker", "wait", "more steps"
+)
+PROMPT_STEP = Bound(
+    "worker.prompt-step",
+    0.35,
+    "seconds of a step beside replies, from 64 rows on",
+    "worker",
+    "wait",
+    "more steps",
 )
 REPLY_SLICE = Bound("worker.reply-slice", 64, "rows of a reply a step", "worker", "wait", "more steps")
 SCHEMA_STATES = Bound(
@@ -366,8 +382,8 @@ THINKING = Bound(
 UNSCORED = Bound("worker.unscored", 8, "tokens of a OneOf that is not scored", "worker", "cut", "no choice")
 
 WORKER_ROWS = (
-    BATCH, SEQUENCES, CONTEXTS, QUEUE, PASSED_OVER, PROMPT_SLICE, REPLY_SLICE, SEGMENTS, SCHEMA, SCHEMA_STATES, SCHEMA_FUEL, SCHEMA_ITEMS, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
-    THINKING, UNSCORED, CHUNK, DISK, DISK_HEADER, DISK_QUEUE, DISK_CLOSE, SNAPSHOTS,
+    BATCH, SEQUENCES, CONTEXTS, QUEUE, PASSED_OVER, PROMPT_SLICE, PROMPT_STEP, REPLY_SLICE, SEGMENTS, SCHEMA, SCHEMA_STATES, SCHEMA_FUEL, SCHEMA_ITEMS, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
+    THINKING, UNSCORED, CHUNK, DISK, DISK_HEADER, DISK_QUEUE, DISK_QUIET, DISK_CLOSE, SNAPSHOTS,
 )  # fmt: skip
 
 # --- models on servers --------------------------------------------------------------------------------------------

@@ -98,6 +98,11 @@ class Store:
             self._due.append(head)
         self._do(self.shelf.release(sequence, keep=keep))
 
+    @property
+    def due(self) -> bool:
+        """Whether there is something for ``rest`` to do."""
+        return bool(self._due)
+
     def rest(self) -> None:
         """Nobody waits: hand what is due to the writer."""
         due, self._due = self._due, []

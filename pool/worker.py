@@ -15,7 +15,7 @@ from aerix.actors.log import log
 from aerix.actors.os_linux import be_killed_first
 from aerix.pool import protocol as p
 from aerix.pool.asked import check_constraint, check_sampling
-from aerix.pool.bounds import QUEUE
+from aerix.pool.bounds import DISK_QUIET, QUEUE
 from aerix.pool.contexts import Contexts, check_tokens
 from aerix.pool.generation import Bench, Job, cancelled
 from aerix.pool.ladder import LADDER, apply_signal_stack, fail_if_told
@@ -128,8 +128,7 @@ class Worker:
                 self._begin_some()
                 if self._scheduler.running:
                     self._step()
-                if not self._scheduler.running and not self._waiting:
-                    self._store.rest()
+            self._store.rest()
         finally:
             self._store.close()
         if self._failure is not None:
@@ -231,12 +230,19 @@ class Worker:
     # --- the main thread ------------------------------------------------------------------------------------------
 
     def _wait_for_work(self) -> bool:
-        """Whether there is something to do; False at the end."""
+        """Whether there is something to do; False at the end. Heads are written in a quiet moment."""
+        while not self._work_came(DISK_QUIET.value if self._store.due else None):
+            self._store.rest()
+        return not self._closed
+
+    def _work_came(self, within_s: float | None) -> bool:
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._waiting or self._scheduler.running or self._closed or self._budget is not None
+            return self._changed.wait_for(
+                lambda: bool(
+                    self._waiting or self._scheduler.running or self._closed or self._budget is not None
+                ),
+                within_s,
             )
-            return not self._closed
 
     def _resize(self) -> None:
         with self._changed:

@@ -13,6 +13,7 @@ from aerix.pool import protocol as p
 from aerix.pool.bounds import PASSED_OVER, PROMPT_SLICE, REPLY_SLICE
 from aerix.pool.contexts import Contexts
 from aerix.pool.generation import Bench, Job
+from aerix.pool.rates import Rates
 from aerix.pool.rows import Aborted, Engine, Row
 from aerix.pool.scheduler import Ended, Scheduler
 from aerix.pool.template import Template
@@ -148,8 +149,32 @@ def test_a_long_prompt_is_filled_in_slices_beside_the_replies(scripts: Scripts, 
     assert (table.text(short), table.text(long)) == ("a" * 100, "b")
     beside = [rows for rows in table.bench.batches[1:] if len(sequences(rows)) == 2]
     assert len(beside) >= 1500 // PROMPT_SLICE.count
-    assert max(len(rows) for rows in beside) <= PROMPT_SLICE.count + 1
+    assert max(len(rows) for rows in beside) == PROMPT_SLICE.count
     assert {len([row for row in rows if row.logits]) for rows in beside} == {1, 2}
+
+
+@pytest.mark.bound("worker.prompt-step")
+@pytest.mark.parametrize(("seconds", "rows"), [(0, 64), (0.15, 128)])
+def test_a_slice_beside_a_reply_takes_no_longer_than_its_bound_but_a_tile_at_least(
+    scripts: Scripts, limit: Limit, seconds: float, rows: int
+) -> None:
+    limit("worker.prompt-slice", 200)
+    limit("worker.prompt-step", seconds)
+    table = Table(scripts.engine({}, {"match": "short", "text": "a" * 100}, {"match": "long", "text": "b"}))
+    table.job("short")
+    table.step()
+    table.job("long " + "x" * 1500)
+    table.bench.store.rates = Rates(row=1e-3)
+    table.step()
+    assert len(table.bench.batches[-1]) == rows, "the reply's row is one of them"
+
+
+def test_several_prompts_share_a_step(scripts: Scripts) -> None:
+    table = Table(scripts.engine({}, {"match": ".", "text": "ab"}))
+    for thing in ("foxes", "ships", "clocks"):
+        table.job(thing)
+    table.step()
+    assert len(sequences(table.bench.batches[0])) == 3
 
 
 def test_one_alone_fills_its_prompt_with_whole_batches(scripts: Scripts) -> None:
@@ -159,7 +184,7 @@ def test_one_alone_fills_its_prompt_with_whole_batches(scripts: Scripts) -> None
     assert len(table.bench.batches[0]) == table.engine.facts.batch
 
 
-def test_only_one_prompt_is_filled_at_a_time_beside_replies(scripts: Scripts) -> None:
+def test_the_next_prompt_takes_only_what_the_one_before_it_leaves_of_a_step(scripts: Scripts) -> None:
     table = Table(scripts.engine({}, {"match": ".", "text": "a" * 30}, window=4096))
     table.job("short")
     table.step()
@@ -167,7 +192,7 @@ def test_only_one_prompt_is_filled_at_a_time_beside_replies(scripts: Scripts) ->
     table.job("q" * 500)
     table.run()
     filling = [{row.sequence for row in rows if not row.logits} for rows in table.bench.batches[1:]]
-    assert max(map(len, filling)) == 1
+    assert sum(len(sequences) == 2 for sequences in filling) == 1
 
 
 @pytest.mark.rule("scheduler.reserved")

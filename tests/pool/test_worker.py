@@ -18,6 +18,7 @@ from aerix.pool.ladder import FAULT, LADDER
 from aerix.pool.scripted import ScriptedEngine
 from aerix.pool.template import Template
 from aerix.pool.workerargs import WorkerArgs
+from tests.conftest import Limit
 from tests.pool.desk import Scripts, no_model
 from tests.pool.owner import Owner, worker
 
@@ -329,3 +330,19 @@ def test_the_arguments_survive_the_way_into_the_process() -> None:
     assert WorkerArgs.from_dict(args.to_dict()) == args
     with pytest.raises(TypeError, match="colour"):
         WorkerArgs.from_dict({"model": "m", "colour": 1})
+
+
+@pytest.mark.bound("prefix.disk-quiet")
+@pytest.mark.parametrize(("quiet", "at_once"), [(0.01, True), (3600, False)])
+def test_a_head_is_written_in_a_quiet_moment_or_at_the_end(
+    play: Any, limit: Limit, tmp_path: Path, quiet: float, at_once: bool
+) -> None:
+    limit("prefix.disk-quiet", quiet)
+    folder = tmp_path / "prefixes"
+    with play({"text": "Hello"}, prefix_dir=str(folder)) as owner:
+        head = p.Segment("s1", "system", "x" * 100, pinned=True)
+        generate(owner, owner.create(head, HI), max_tokens=100).result()
+        while at_once and not list(folder.glob("*/*.rows")):
+            owner.status(lambda _: True)
+        owner.status(lambda info: info.shelves[2].entries == at_once)
+    assert len(list(folder.glob("*/*.rows"))) == 1
