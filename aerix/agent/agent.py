@@ -204,7 +204,8 @@ class Agent(Actor):
                     return turn
                 continue
             for later, (call, result) in enumerate(self._calls.answers(turn.calls), 1 - len(turn.calls)):
-                self._context.add_result(call.id, result, partial(entry_of, self._task.id, call), -later)
+                entry = partial(entry_of, self._task.id, call)
+                self._context.add_result(call.id, result, entry, -later, last=not later)
             for note in turn.notes:
                 self._context.note(note)
             self._calls.end_circle()

@@ -51,6 +51,7 @@ class Calls:
         self._agent, self._task, self._places = agent, task, places
         self._journal, self._context, self._jobs = journal, context, jobs
         self._repeats, self._fire = repeats, fire
+        self._known_runner: Ref | None = None
         self._own = ContextTool(context, task.id)
         self._undoable = Undoable(agent, task.id, journal, places.delegation.places)
         request = places.delegation.spec
@@ -201,8 +202,11 @@ class Calls:
 
     def _runner(self) -> Ref:
         """The agent's tool runner: started by the first call, restarted by its supervisor."""
+        if self._known_runner is not None and self._known_runner.alive:
+            return self._known_runner
         try:
-            return living_child(self._agent, self._places.request, self._places.runner)
+            self._known_runner = living_child(self._agent, self._places.request, self._places.runner)
+            return self._known_runner
         except Refused as refused:
             raise Ended(Outcome("failed", f"the tool runner does not start: {refused.message}")) from None
 

@@ -110,7 +110,7 @@ class Context:
         else:
             self._pool.create([*(one.segment for one in before), *map(_segment, entries)])
         self._about = {one.id: (one.label, one.tool) for one in before}
-        self._record(entries)
+        self._journal.write(*self._events(entries))
         if before and self.left <= CUT_TURN.count:
             self._compact(unread=True)
         if self.left <= CUT_TURN.count:
@@ -127,7 +127,8 @@ class Context:
     def add(self, *entries: Entry) -> None:
         """Append segments, in order."""
         if entries:
-            self._record(list(entries), self._append(*map(_segment, entries)))
+            before = self._append(*map(_segment, entries))
+            self._journal.write(*before, *self._events(entries))
 
     def note(self, text: str) -> None:
         """Append a sentence of Aerix's own for the model."""
@@ -158,13 +159,20 @@ class Context:
         self._journal.write(self._turn(segment_id, done, kept=False))
 
     def add_result(
-        self, call: str, result: ToolResult, entry: Callable[[ToolResult], Entry], later: int = 0
+        self,
+        call: str,
+        result: ToolResult,
+        entry: Callable[[ToolResult], Entry],
+        later: int = 0,
+        *,
+        last: bool = False,
     ) -> None:
         """Append a result in the first form that leaves room for a turn: as it is; fitted, after a compaction where
         there is one to make; its pointer alone, whatever room there is.
 
         ``entry`` makes a segment of a result. ``later`` results of the same turn are to come: room for their pointers
-        is left, else what was read first would have to give way for them.
+        is left, else what was read first would have to give way for them. Behind the ``last`` one another turn is taken,
+        or the agent ends: it is logged with that.
         """
         most = self.limits.with_results - later * _POINTER
         for form in range(min(2, APPENDS.count - 1)):
@@ -174,11 +182,11 @@ class Context:
                     self._compact()
                 room = min(room, most - _AROUND - self.tokens)
             result = fitted(result, max(0, int(self._rate * room)), self._spool, call)
-            if self._fits(entry(result), most):
+            if self._fits(entry(result), most, last=last):
                 return
         self.add(entry(fitted(result, 0, self._spool, call)))
 
-    def _fits(self, entry: Entry, most: int) -> bool:
+    def _fits(self, entry: Entry, most: int, *, last: bool) -> bool:
         """Append a result where the context then has at most so many tokens, by the pool's count; else it stays as it is."""
         size = len(entry.text.encode())
         if self.tokens + size / self._rate > most:
@@ -191,7 +199,8 @@ class Context:
             self._pool.remove(entry.id)
             self._journal.write(*before)
             return False
-        self._record([entry], before)
+        tell = self._journal.keep if last else self._journal.write
+        tell(*before, *self._events([entry]))
         return True
 
     # --- a turn
@@ -294,8 +303,9 @@ class Context:
         label, tool = self._about[segment_id]
         return label, tokens, tool
 
-    def _record(self, entries: Iterable[Entry], before: Iterable[Event] = ()) -> None:
-        events = [*before]
+    def _events(self, entries: Iterable[Entry]) -> list[Event]:
+        """What the log is to say of entries that were added."""
+        events: list[Event] = []
         for entry in entries:
             tool = None if entry.message is None else entry.message.tool
             self._about[entry.id] = entry.label, tool
@@ -303,7 +313,7 @@ class Context:
                 events.append(entry.message)
             text = None if entry.message is not None else entry.text
             events.append(self._counted(entry.id, entry.role, entry.label, pinned=entry.pinned, text=text))
-        self._journal.write(*events)
+        return events
 
     def _counted(
         self, segment_id: str, role: str, label: str, *, pinned: bool = False, text: str | None = None

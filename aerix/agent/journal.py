@@ -41,6 +41,7 @@ class Journal:
         self._agent = agent
         self._patience_s = JOURNAL.value
         self._queue: list[Event] = []
+        self._kept: tuple[Event, ...] = ()
         self._showing: Call | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -57,8 +58,13 @@ class Journal:
         """From now on wait at most so long for a reader."""
         self._patience_s = patience_s
 
+    def keep(self, *events: Event) -> None:
+        """Log and show these with what is written next, which must come before anything else is done."""
+        self._kept += events
+
     def write(self, *events: Event) -> None:
         """Log events, then show them, after all that was streamed before."""
+        events, self._kept = (*self._kept, *events), ()
         logged = None if self._log is None else self._actor.request(self._log, Write(events))
         self._say(self._decoder.decode(b"", final=True))
         self._decoder.reset()
