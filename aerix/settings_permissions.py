@@ -27,6 +27,11 @@ def _list(rules: Sequence[str]) -> str:
     return json.dumps(list(rules), ensure_ascii=False)
 
 
+def _text(rule: str) -> str:
+    """A rule as TOML writes it, whatever characters the name of a file has."""
+    return json.dumps(rule, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def added_folders(names: Iterable[str]) -> tuple[Path, ...]:
     """The folders of ``--add-dir``, with their links followed. Raises SettingsError for one that is not there."""
     return tuple(_folder(name) for name in names)
@@ -67,7 +72,7 @@ def _kept(path: Path) -> list[str]:
 
 
 def _write(path: Path, rules: Iterable[str]) -> None:
-    lines = "".join(f"  {toml(rule)},\n" for rule in rules)
+    lines = "".join(f"  {_text(rule)},\n" for rule in rules)
     text = f"# Calls that were allowed for ever. Aerix writes this file; take out what is to be asked again.\n[permissions]\nallow = [\n{lines}]\n"
     data = text.encode()
     if len(data) > SETTINGS_FILE.count:

@@ -481,11 +481,16 @@ def test_a_folder_may_add_denials_and_questions_and_set_a_stricter_mode(project,
 def test_permission_rules_append_and_what_was_allowed_for_ever_is_one_of_the_layers(project, user):
     user.write_text('permissions.allow = ["bash(a)"]')
     assert keep_rules(["bash(b)", 'bash(echo "x\\y")']) == f"kept in {user.parent / 'permissions.toml'}"
-    assert keep_rules(["bash(b)"])
+    odd = [f"read({chr(n)})" for n in (*range(1, 32), 127, 0x85, 0x2028, 0x1F600)]
+    assert keep_rules(["bash(b)", *odd]).startswith("kept in")
+    assert load_settings(project).permissions.allow[3:] == tuple(odd)
+    kept = user.parent / "permissions.toml"
+    kept.unlink()
+    assert keep_rules(["bash(b)", 'bash(echo "x\\y")']).startswith("kept in")
+    assert keep_rules(["bash(b)", "read(\udcff)"]).startswith("it holds for this session only")
     settings = load_settings(project, overrides=overrides("ask", ["bash(c)"], ["read"]))
     assert settings.permissions.allow == ("bash(a)", "bash(b)", 'bash(echo "x\\y")', "bash(c)")
     assert settings.permissions.deny == ("read",)
-    kept = user.parent / "permissions.toml"
     assert settings.source("permissions.allow") == f'{user}, {kept}, -c permissions.allow=["bash(c)"]'
     assert kept.stat().st_mode & 0o777 == 0o600
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _DEEPEST = 8  # commands in commands that are looked into
+_UNWRAPPED = 32  # words that are taken off a command to see what it runs in turn
 _END = r"(?![^\s;|&()<>])"
 _HARMLESS = re.compile(rf"(?:&>>?|[0-9]*>>?|[0-9]*<)[ \t]*/dev/null{_END}|[0-9]*>&(?:[0-9]+|-){_END}")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
@@ -215,12 +216,15 @@ class _Reader:
 
     def _forms(self, words: list[str]) -> Iterator[str]:
         """The command, and the one that it runs in turn, as far as that can be seen."""
-        while words:
+        for _ in range(_UNWRAPPED):
+            if not words:
+                return
             yield " ".join(words)
             name = words[0].rpartition("/")[2]
             if name != words[0]:
                 yield " ".join([name, *words[1:]])
             words = self._inside(name, words)
+        self._lose()
 
     def _inside(self, name: str, words: list[str]) -> list[str]:
         if name == "eval":

@@ -72,10 +72,11 @@ def test_a_text_about_a_command_is_none(command: str) -> None:
 
 
 @pytest.mark.rule("permissions.commands-apart")
-@pytest.mark.parametrize("opening", ["$(", "`", "bash -c '", '"$(', "("])
+@pytest.mark.parametrize("opening", ["$(", "`", "bash -c '", '"$(', "(", "sudo ", "A=1 ", "eval "])
 def test_nested_without_end_it_is_given_up(opening: str) -> None:
-    found = split("echo " + opening * 20_001)
+    found = split(opening * 20_001)
     assert not found.sure
+    assert found.lost or opening == "("
 
 
 PIECES = st.sampled_from(
