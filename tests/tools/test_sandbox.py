@@ -23,6 +23,8 @@ from aerix.tools.jobs import AwaitJob, JobEnd, JobRunner, StartJob
 from aerix.tools.messages import RunTool, ToolResult
 from aerix.tools.runner import ToolRunner
 from aerix.tools.sandbox import Sandbox
+from tests.pool.daemons import AERIX
+from tests.runs import final, play
 from tests.tools.waiting import is_gone, pid_in
 
 BWRAP = shutil.which("bwrap") or ""
@@ -414,6 +416,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Non
 
 NONE = "bubblewrap is not installed (the package bubblewrap has it)"
 BROKEN = "bubblewrap does not work here: no permissions"
+AUTO = '; "auto" would do without a sandbox'
 BREAK = "echo 'bwrap: no permissions' >&2; exit 1"
 
 
@@ -490,3 +493,22 @@ def test_one_that_lies_in_the_working_directory_is_data(
     monkeypatch.chdir(tmp_path / "bin")
     assert sandbox_in_force(load_settings(tmp_path), tmp_path).sandbox is None
     assert not count.exists()
+
+
+@pytest.mark.rule("sandbox.in-force")
+@pytest.mark.parametrize("override", ["tools.sandbox=on", "tools.network=false"])
+def test_a_run_that_asks_for_one_starts_nothing_without(
+    fake: Callable[[str | None], Path], git_repo: Path, tmp_path: Path, override: str
+) -> None:
+    fake(BREAK)
+    model = play(tmp_path, {"x": [final()]})
+    done = subprocess.run(
+        [*AERIX, "-p", "play x", "--model", model, "-c", override],
+        cwd=git_repo,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.endswith(f"{BROKEN}{'' if 'network' in override else AUTO} [no_sandbox]\n")
