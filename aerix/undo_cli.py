@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aerix.exits import DONE, FAILED, STORAGE, USAGE
+from aerix.shown import one_line
 
 if TYPE_CHECKING:
     from aerix.actors import Ref
@@ -123,12 +124,12 @@ def _held(place: "Place") -> "Iterator[Ref]":
 def report(offer: "Offer", session: str, *, dry: bool = False) -> list[str]:
     """What an undo is about to do, line by line."""
     verb = ("would put back" if dry else "putting back") if offer.plan.steps else "nothing to put back"
-    before = offer.to if offer.back else f"before {offer.to}"
+    before = one_line(offer.to if offer.back else f"before {offer.to}")
     lines = [f"{verb}: session {session[:8]}, {before}", *map(_step, offer.plan.steps)]
     lines += [f"  left      {shown(path)}: {why}" for path, why in offer.plan.left]
-    if offer.outside and not offer.back:
+    if offer.limits:
         lines.append(
-            "outside a repository only what the tools write and edit touched is covered, not commands (bash)"
+            f"{offer.limits}: only what the tools write and edit touched is covered, not commands (bash)"
         )
     if offer.not_covered:
         rest = len(offer.not_covered) + offer.more - _NAMED

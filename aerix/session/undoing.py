@@ -1,6 +1,6 @@
 """Undoing: one undo of a session, from its log to the files; for the command and for a session that runs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aerix.actors import Ref
@@ -17,6 +17,9 @@ from aerix.session.restore import keep, restore
 from aerix.session.undo import Changes, Lost, Plan, plan
 from aerix.session.was import dump
 
+_OUTSIDE = "outside a repository"
+_NO_TREE = "git gave no tree of this repository"
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -31,8 +34,8 @@ class Offer:
     """What no tree has, of what was there."""
     more: int = 0
     """How many names of it there are beyond those."""
-    outside: bool = False
-    """It is outside a repository, where only ``write`` and ``edit`` are covered."""
+    limits: str = ""
+    """Why only ``write`` and ``edit`` are covered, where that is so."""
 
 
 @dataclass(slots=True)
@@ -59,16 +62,23 @@ class Undoing:
         first, words = self._history.target(to)
         changes = Changes(self._history, self._stored)
         mark = next((mark for mark in self._history.marks[first:] if mark.tree), None)
-        made = plan(changes.since(first), force=force)
-        names = [mark for mark in self._history.marks[: first + 1] if mark.not_covered]
-        offer = Offer(words, made, outside=mark is None)
         if mark is None:
-            return offer
-        about = changes.about(mark.about)
-        if about.root != str(self._root):
-            raise Lost(f"the session {self.place.id} worked in {about.root}; undo it there")
-        seen = names[-1] if names else mark
-        return replace(offer, not_covered=seen.not_covered, more=seen.more)
+            limits = _NO_TREE if self._root else _OUTSIDE
+            return Offer(words, plan(changes.since(first), force=force), limits=limits)
+        where = changes.about(mark.about).root
+        if where != str(self._root):
+            raise Lost(f"the session {self.place.id} worked in {where}; undo it there")
+        names, more = self._not_covered(first)
+        return Offer(words, plan(changes.since(first), force=force), not_covered=names, more=more)
+
+    def _not_covered(self, first: int) -> tuple[tuple[str, ...], int]:
+        """What was not covered at that mark, and what is not at the end."""
+        marks = self._history.marks
+        told = [mark for mark in marks if mark.not_covered]
+        then = [mark for mark in marks[: first + 1] if mark.not_covered][-1:]
+        both = [*then, *told[-1:]]
+        names = dict.fromkeys(name for mark in both for name in mark.not_covered)
+        return tuple(names), max((mark.more for mark in both), default=0)
 
     def offer_back(self, *, force: bool = False) -> Offer:
         """What is to be done to take back the undos since the last call of an agent."""

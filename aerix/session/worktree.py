@@ -21,11 +21,12 @@ from aerix.git import GitError, filters_off, git
 from aerix.session.objects import Objects, Trees
 from aerix.session.paths import read_regular
 from aerix.session.walk import Found, walk
-from aerix.session.was import About, git_mode, plain_mode
+from aerix.session.was import PLAIN, PROGRAM, About, git_mode, plain_mode
 
 _NESTED = b"160000"
 _AS_IT_WAS = b"H"  # git's mark of an entry that is unchanged
 _TICK_NS = 20_000_000  # a file that changes twice within it may show one time of change
+_LINK = stat.S_IFLNK | 0o777
 _AS_STORED = {"GIT_NO_REPLACE_OBJECTS": "1"}
 
 
@@ -35,10 +36,8 @@ class WorkingTree:
     def __init__(self, root: Path, store: Path, leash: int | None = None) -> None:
         self.root = root
         self._leash = leash
-        asked = ["rev-parse", "--show-object-format", "--git-path", "objects"]
-        algorithm, theirs = self._git(*asked).splitlines()
-        self.their_objects = root / os.fsdecode(theirs)
-        self.objects = Objects(store, algorithm.decode())
+        algorithm = self._git("rev-parse", "--show-object-format").decode().strip()
+        self.objects = Objects(store, algorithm)
         self._trees = Trees(self.objects)
         self._ignored: set[str] = set()
         self._links: set[str] = set()
@@ -230,13 +229,12 @@ class WorkingTree:
     def _about(self) -> About:
         found, umask = self._found, _umask()
         plain = 0o777 & ~umask
+        usual = {stat.S_IFREG | plain_mode(mode, umask) for mode in (PLAIN, PROGRAM)} | {_LINK}
         return About(
             root=str(self.root),
             umask=umask,
             files={
-                path: stat.S_IMODE(mode)
-                for path, (_, _, _, mode) in found.files.items()
-                if not stat.S_ISLNK(mode) and stat.S_IMODE(mode) != plain_mode(git_mode(mode), umask)
+                path: stat.S_IMODE(mode) for path, (_, _, _, mode) in found.files.items() if mode not in usual
             },
             folders={path: mode for path, mode in found.folders.items() if mode != plain},
             bare=frozenset(found.folders.keys() - self._trees.folders.keys()),
