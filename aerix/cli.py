@@ -13,10 +13,7 @@ from aerix import __version__
 from aerix.exits import FAILED, INTERRUPTED, STDOUT_CLOSED, USAGE
 
 _COMMANDS_TO_COME = frozenset({
-    "sessions", "hooks", "plugins", "profile", "tune", "import", "farm",
-})  # fmt: skip
-_FLAGS_TO_COME = frozenset({
-    "--resume", "--continue",
+    "hooks", "plugins", "profile", "tune", "import", "farm",
 })  # fmt: skip
 
 
@@ -135,12 +132,10 @@ def _refuse(sentence: str, code: int = USAGE) -> int:
 
 
 def _not_built(arguments: list[str]) -> str | None:
-    """The command or the first flag that the design has and this version has not."""
+    """The command that the design has and this version has not."""
     if arguments and arguments[0] in _COMMANDS_TO_COME:
         return f"aerix {arguments[0]}"
-    if not _is_headless(arguments):
-        return None
-    return next((word for word in arguments if word.partition("=")[0] in _FLAGS_TO_COME), None)
+    return None
 
 
 def _is_headless(arguments: list[str]) -> bool:
@@ -162,14 +157,16 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
         commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")
         from aerix.doctor import add_parsers as add_doctor
         from aerix.pool.cli import add_parsers
+        from aerix.sessions_cli import add_parsers as add_sessions
         from aerix.settings_cli import add_parsers as add_settings
         from aerix.trust_cli import add_parsers as add_trust
         from aerix.undo_cli import add_parsers as add_undo
 
         add_parsers(commands)
+        add_sessions(commands)
         add_settings(commands)
-        add_undo(commands)
         add_trust(commands)
+        add_undo(commands)
         add_doctor(commands)
     return parser
 
@@ -211,6 +208,14 @@ def _add_headless(parser: argparse.ArgumentParser) -> None:
     )
     add("--final-schema", metavar="FILE", help="a JSON schema: the answer is a JSON value of it, checked")
     add("--seed", type=_seed, metavar="N", help="the seed of every draw (generation.seed)")
+    one = parser.add_mutually_exclusive_group().add_argument
+    one("--resume", metavar="ID", help="go on with that session; the start of its id is enough")
+    one(
+        "--continue",
+        dest="continued",
+        action="store_true",
+        help="go on with the latest session of this project",
+    )
     add("--cd", metavar="DIR", help="work in this folder")
     add(
         "--mode",

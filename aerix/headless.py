@@ -10,7 +10,7 @@ from aerix.actors import DeadlineExceeded, Refused, StartFailed, log, start
 from aerix.actors.dump import dump_on_signal
 from aerix.bounds import CANCEL
 from aerix.exits import FAILED, NO_POOL, STORAGE, USAGE
-from aerix.live import STOP_S, Live, Options, User, main_model, model_overrides
+from aerix.live import STOP_S, Live, Options, User, main_model, model_overrides, session_asked
 from aerix.output import Output, complain, fill_standard_descriptors
 from aerix.pool.client import POOL_UNREACHABLE
 from aerix.prompting import INPUT, Prompts
@@ -63,12 +63,13 @@ def _prompts_of(args: argparse.Namespace) -> str | None:
 def _run(
     args: argparse.Namespace, settings: Settings, prompt: str | None, cwd: Path, added: tuple[Path, ...]
 ) -> int:
+    session = session_asked(cwd, args.resume, continued=args.continued)
     final = _final_of(args)
     model = main_model(settings)
     signals = install()
     log.configure(folders.state() / "aerix.log")
     options = Options(args.max_turns, args.route, diff=not args.no_diff, final=final, added=added)
-    live = Live(settings, model, cwd, options, User(lambda: Output(args.output_format)))
+    live = Live(settings, model, cwd, options, User(lambda: Output(args.output_format)), session)
     for line in live.in_force:
         complain(line)
     stop_s = STOP_S
@@ -126,6 +127,6 @@ def _code_of(refused: Refused) -> int:
     """The exit code of what went wrong before the request began, or so that it could not end."""
     if refused.code in STORAGE_LOST:
         return STORAGE
-    if refused.code in ("bad_template", "bad_final_schema", NO_SANDBOX):
+    if refused.code in ("bad_template", "bad_final_schema", "no_session", NO_SANDBOX):
         return USAGE
     return NO_POOL if refused.code in POOL_UNREACHABLE else FAILED

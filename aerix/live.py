@@ -232,6 +232,19 @@ def model_overrides(model: str | None) -> list[str]:
     return [] if model is None else [f"models.main={json.dumps(model, ensure_ascii=False)}"]
 
 
+def session_asked(cwd: Path, resume: str | None, *, continued: bool) -> str | None:
+    """The id of the session to go on with: the one that ``resume`` names, or the project's latest; None for a new one.
+
+    Raises Refused ``no_session``.
+    """
+    if resume is None and not continued:
+        return None
+    from aerix.session.index import find, latest
+
+    project = project_key(cwd)
+    return latest(project) if resume is None else find(resume, project).id
+
+
 def main_model(settings: Settings) -> str:
     """The model to use, its file fetched if it is not there yet: that may take minutes, and Ctrl-C must end it."""
     model = ensure_model(settings.models.main or DEFAULT_MODEL, complain)

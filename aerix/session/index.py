@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aerix import folders, regular
+from aerix.actors import Refused
 from aerix.bounds import SESSION_INDEX
 from aerix.session import events
 from aerix.session.read import Reading
@@ -23,8 +24,11 @@ VERSION = 1
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
-class NoSession(Exception):
-    """The session that was asked for is not there, or belongs elsewhere: the text is a sentence for the user."""
+class NoSession(Refused):
+    """The session that was asked for is not there, or belongs elsewhere (``no_session``)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("no_session", message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,7 @@ class SessionLog(Actor):
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._end_torn_line()
         except BlockingIOError:
-            raise Refused(
-                "session_locked",
-                f"the session {self.path.stem} is open in another aerix; end that one, or start anew",
-            ) from None
+            raise in_use(self.path) from None
         except OSError as error:
             raise unwritable(self.path, error) from None
 
@@ -89,6 +86,13 @@ class SessionLog(Actor):
             with suppress(OSError):
                 os.fsync(self._fd)
             os.close(self._fd)
+
+
+def in_use(path: Path) -> Refused:
+    """The refusal ``session_locked``, as a sentence."""
+    return Refused(
+        "session_locked", f"the session {path.stem} is open in another aerix; end that one, or start anew"
+    )
 
 
 def unreadable(path: Path, error: OSError) -> Refused:

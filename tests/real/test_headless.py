@@ -49,6 +49,18 @@ def assert_valid(lines: list[Line]) -> None:
             jsonschema.validate(json.loads(line["text"]), turn_schema(tuple(TOOLS.values())))
 
 
+@pytest.mark.rule("session.resume")
+def test_a_session_that_goes_on_finds_its_prefix(aerix: Aerix) -> None:
+    words = ("--max-turns", "1", "--max-new-tokens", "64", "--route", "answer", "--no-diff")
+    aerix("-p", "Say hello", *words)
+    before, first = replay(session_log()), turns(session_log())[-1]["usage"]
+    done = aerix("-p", "Say it again", "--continue", *words)
+    second = turns(done.lines)[0]["usage"]
+    assert [one for one, _ in replay(session_log())][: len(before)] == [one for one, _ in before]
+    assert second["recomputed_from"] >= first["prompt_tokens"] - 1
+    assert second["shelf"] == "resident"
+
+
 @pytest.mark.rule("turn.every-generation-valid")
 @pytest.mark.rule("headless.every-line-json")
 @pytest.mark.rule("bounds.named-outcome")
