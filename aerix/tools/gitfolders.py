@@ -27,12 +27,6 @@ def git_folder(tree: Path) -> Path | None:
     return _of_worktree(folder, marker) or _of_submodule(folder, tree)
 
 
-def modules(folder: Path) -> list[Path]:
-    """The git folders of submodules in a git folder, two levels deep."""
-    found = [*folder.glob("modules/*"), *folder.glob("modules/*/*")]
-    return [one for one in found if (one / "HEAD").is_file()]
-
-
 def _of_worktree(folder: Path, marker: Path) -> Path | None:
     common = folder.parent.parent
     is_one = (

@@ -21,7 +21,7 @@ from typing import Any
 
 from aerix import folders
 from aerix.bounds import SANDBOX_LOOK
-from aerix.tools.gitfolders import git_folder, modules
+from aerix.tools.gitfolders import git_folder
 from aerix.tools.mapped import start_mapped
 from aerix.tools.secrets import is_secret_name, secret_places
 
@@ -67,10 +67,12 @@ class Sandbox:
 
     def start(self, words: list[str], cwd: Path, **options: Any) -> "subprocess.Popen[bytes]":
         """Start ``words`` in it, in the folder ``cwd``; ``options`` are those of ``Popen``. Raises OSError."""
+        writable, protected = self._writable(), self._protected()
         over = [
             *_each("--dev-bind", _there(chain.from_iterable(map(glob, _DEVICES)))),
-            *_each("--bind", self._writable()),
-            *_each("--ro-bind", self._protected()),
+            *_each("--bind", writable),
+            *_each("--bind", sorted(_between(writable, protected))),
+            *_each("--ro-bind", protected),
             *chain.from_iterable(map(_hide, self._hidden())),
             "--chdir",
             str(cwd),
@@ -105,14 +107,13 @@ class Sandbox:
 
     def _protected(self) -> list[str]:
         """Hooks that are not there yet cannot be bound over: an empty folder does no harm."""
-        git, found = git_folder(Path(self.tree)), _found(self.tree, self.added)
+        git = git_folder(Path(self.tree))
         if git:
             with suppress(OSError):
                 (git / "hooks").mkdir(exist_ok=True)
-        gits = [*found.repositories, *((git, *modules(git)) if git else ())]
-        project = [Path(self.tree, name) for name in _PROJECTS_OWN]
-        own = [folders.config(), folders.data(), folders.state(), folders.cache()]
-        return _there([*(folder / name for folder in gits for name in _GITS_OWN), *project, *own])
+        gits = [git / name for name in _GITS_OWN] if git else []
+        projects = [Path(self.tree, name) for name in _PROJECTS_OWN]
+        return _there([*gits, *projects, folders.config(), folders.data(), folders.state(), folders.cache()])
 
     def _hidden(self) -> Iterator[str]:
         sockets = [
@@ -121,41 +122,36 @@ class Sandbox:
         ]
         places = chain.from_iterable(map(glob, [*secret_places(folders.home()), *sockets]))
         kept = [Path(path) for path in self._writable()]
-        for path in _there([*places, *self.hidden, *_found(self.tree, self.added).secrets]):
+        for path in _there([*places, *self.hidden, *_secrets((self.tree, *self.added))]):
             if not any(folder.is_relative_to(path) for folder in kept):
                 yield path
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What a look at the tree found in it."""
-
-    secrets: tuple[str, ...]
-    repositories: tuple[Path, ...]
-    """The git folders of nested repositories."""
-
-
 @lru_cache(maxsize=1)
-def _found(tree: str, added: tuple[str, ...]) -> _Found:
-    """Looked for once in a runner's life: it takes as long as a command."""
-    secrets: list[str] = []
-    repositories: list[Path] = []
-    for folder, name, is_folder in islice(_entries([tree, *added]), SANDBOX_LOOK.count):
-        if name == ".git" and is_folder:
-            repositories.append(Path(folder, name))
-        elif not is_folder and is_secret_name(name):
-            secrets.append(os.path.join(folder, name))  # noqa: PTH118 - as os.walk has it
-    return _Found(tuple(secrets), tuple(repositories))
+def _secrets(roots: tuple[str, ...]) -> tuple[str, ...]:
+    """Those in these folders. Looked for once in a runner's life: it takes as long as a command."""
+    return tuple(
+        path for path in islice(_files(roots), SANDBOX_LOOK.count) if is_secret_name(path.rpartition("/")[2])
+    )
 
 
-def _entries(roots: Iterable[str]) -> Iterator[tuple[str, str, bool]]:
+def _files(roots: Iterable[str]) -> Iterator[str]:
     from aerix.tools.gitfiles import SKIPPED  # runs git: the start of a request needs none of it
 
     for root in roots:
         for folder, inside, names in os.walk(root):
-            yield from ((folder, name, True) for name in inside)
-            yield from ((folder, name, False) for name in names)
+            yield from (f"{folder}/{name}" for name in names)
             inside[:] = [name for name in inside if name not in SKIPPED]
+
+
+def _between(roots: list[str], paths: list[str]) -> set[str]:
+    """The folders between a root and a path in it. Bound to their places, they cannot be moved away with what they hold."""
+    return {
+        str(folder)
+        for path in paths
+        for folder in Path(path).parents
+        if str(folder) not in roots and any(folder.is_relative_to(root) for root in roots)
+    }
 
 
 def _there(paths: Iterable[str | Path]) -> list[str]:
