@@ -60,9 +60,7 @@ SPOOL = Bound(
 SANDBOX_PROBE = Bound(
     "sandbox.probe", 5, "seconds", "sandbox", "kill", "the sandbox counts as one that does not work"
 )
-SANDBOX_LOOK = Bound(
-    "sandbox.look", 20_000, "files", "sandbox", "cut", "secrets in the rest are not hidden"
-)
+SANDBOX_LOOK = Bound("sandbox.look", 20_000, "files", "sandbox", "cut", "secrets in the rest are not hidden")
 GIT_FOLDER_FILE = Bound(
     "sandbox.git-file",
     64 * _KIB,
