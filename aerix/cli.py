@@ -172,7 +172,8 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
 
 
 def _add_headless(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("one request, without a screen").add_argument
+    group = parser.add_argument_group("one request, without a screen")
+    add, one = group.add_argument, group.add_mutually_exclusive_group().add_argument
     add(
         "-p",
         "--prompt",
@@ -208,14 +209,8 @@ def _add_headless(parser: argparse.ArgumentParser) -> None:
     )
     add("--final-schema", metavar="FILE", help="a JSON schema: the answer is a JSON value of it, checked")
     add("--seed", type=_seed, metavar="N", help="the seed of every draw (generation.seed)")
-    one = parser.add_mutually_exclusive_group().add_argument
     one("--resume", metavar="ID", help="go on with that session; the start of its id is enough")
-    one(
-        "--continue",
-        dest="continued",
-        action="store_true",
-        help="go on with the latest session of this project",
-    )
+    one("--continue", dest="continued", action="store_true", help="go on with the project's latest session")
     add("--cd", metavar="DIR", help="work in this folder")
     add(
         "--mode",
