@@ -18,6 +18,10 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, SCHEMA = DOCS / "headless.md", DOCS / "events.schema.json"
 WRITE = "python tests/test_headless_page.py --write"
 END = "<!-- end -->\n"
+DESIGNED = (
+    "-p", "--output-format", "--input-format", "--max-turns", "--max-new-tokens", "--resume", "--continue", "--model", "--route",
+    "--cd", "--add-dir", "--mode", "--allow", "--deny", "--no-diff", "--final-schema", "--seed", "--in-place", "--settings", "-c",
+)  # fmt: skip
 
 
 def flags() -> str:
@@ -86,6 +90,13 @@ def test_every_class_of_an_event_with_a_type_is_in_it() -> None:
     typed = {kind.type for kind in below(Event) if "type" in kind.__dict__}
     assert typed - {Reading.type} == {kind.type for kind in event_schema.kinds()}
     assert len(event_schema.schema()["$defs"]) == len(event_schema.kinds())
+
+
+@pytest.mark.rule("headless.flags")
+def test_every_flag_of_the_design_is_there_and_on_the_page() -> None:
+    known = {flag for action in cli._parser(full=False)._actions for flag in action.option_strings}
+    assert set(DESIGNED) - known == set()
+    assert [flag for flag in DESIGNED if f"`{flag}" not in PAGE.read_text("utf-8")] == []
 
 
 @pytest.mark.rule("headless.exit-codes")
