@@ -274,6 +274,31 @@ PROMPTS = Bound(
     least=1,
 )
 
+LINES_QUEUE = Bound(
+    "lines.queue", 20, "prompts that wait", "session", "refuse", "it stays on the input line", least=1
+)
+LINES_DIFF = Bound("lines.diff", 200, "lines of a diff", "session", "cut", "the rest is counted")
+LINES_ASKED = Bound("lines.asked", 12, "lines of a call's input", "session", "cut", "the rest is counted")
+LINES_SESSIONS = Bound(
+    "lines.sessions", 20, "sessions, the latest", "session", "cut", "the rest is counted", least=1
+)
+LINES_HISTORY = Bound("lines.history", 1000, "inputs", "session", "cut", "the oldest are forgotten", least=1)
+LINES_HISTORY_FILE = Bound(
+    "lines.history-file",
+    4 * _MIB,
+    "bytes",
+    "session",
+    "cut",
+    "the file is put aside, and begun anew",
+    least=1,
+)
+MENTIONS = Bound(
+    "lines.mentions", 20, "files of a prompt", "session", "cut", "a note: at most N files", least=1
+)
+MENTION_BYTES = Bound(
+    "lines.mention-bytes", 64 * _KIB, "bytes of a file", "session", "cut", "a note: it is larger", least=1
+)
+
 # --- pieces
 
 DEPTH = Bound(
@@ -363,6 +388,7 @@ ROWS: tuple[Bound, ...] = (
     TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, OWN_WORDS, STOP_CONTINUES, JOBS_AT_FINAL, JOBS, HARD_LIMIT_HITS,
     CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE, PROMPTS, FINAL_SCHEMA, FINAL_SCHEMA_CHECK,
     DOCTOR_LOOK, DOCTOR_POOL, DOCTOR_GENERATION,
+    LINES_QUEUE, LINES_DIFF, LINES_ASKED, LINES_SESSIONS, LINES_HISTORY, LINES_HISTORY_FILE, MENTIONS, MENTION_BYTES,
     DEPTH, PIECES, PIECE_RETRIES, PIECE_LISTED, PIECE_REASON, PROFILE_GIT, PROFILE_WRITES, TUNE_SESSIONS, REFLECTIONS, FARM_RESTARTS,
     GIT_CALL, GIT_OUTPUT,
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,

@@ -75,9 +75,10 @@ def _run(arguments: list[str]) -> int:
 
         _interruptible()
         return run_headless(args)
-    return _refuse(
-        'the interactive screen is not built yet; ask headless: aerix -p "PROMPT" (aerix --help tells more)'
-    )
+    from aerix.lines import run_lines
+
+    _interruptible()
+    return run_lines(args)
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
@@ -152,6 +153,7 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
         "output closed; 143 terminated.",
     )
     parser.add_argument("--version", action="version", version=f"aerix {__version__}")
+    _add_plain(parser)
     _add_headless(parser)
     if full:
         commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -169,6 +171,12 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
         add_undo(commands)
         add_doctor(commands)
     return parser
+
+
+def _add_plain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plain", action="store_true", help="the session in plain lines, which is what aerix alone is too"
+    )
 
 
 def _add_headless(parser: argparse.ArgumentParser) -> None:

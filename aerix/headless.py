@@ -32,9 +32,13 @@ def run_headless(args: argparse.Namespace) -> int:
     fill_standard_descriptors()
     dump_on_signal()
     try:
-        cwd = _enter(args.cd)
+        cwd = enter(args.cd)
         settings = load_settings(
-            cwd, overrides=_overrides(args), settings_file=_path(args.settings), env=os.environ, mode="auto"
+            cwd,
+            overrides=overrides(args),
+            settings_file=args.settings and Path(args.settings),
+            env=os.environ,
+            mode="auto",
         )
         added = added_folders(args.add_dir)
         prompts = _prompts_of(args)
@@ -50,7 +54,7 @@ def run_headless(args: argparse.Namespace) -> int:
         return FAILED
     except Refused as refused:
         complain(f"{refused.message} [{refused.code}]")
-        return _code_of(refused)
+        return code_of(refused)
 
 
 def _prompts_of(args: argparse.Namespace) -> str | None:
@@ -91,17 +95,14 @@ def _run(
 # --- what the command line says
 
 
-def _enter(folder: str | None) -> Path:
+def enter(folder: str | None) -> Path:
+    """Go to the folder of ``--cd``; the working directory. Raises BadPrompt."""
     if folder is not None:
         try:
             os.chdir(folder)
         except OSError as error:
             raise BadPrompt(f"--cd {folder}: {error.strerror}; name a folder that is there") from None
     return Path.cwd()
-
-
-def _path(name: str | None) -> Path | None:
-    return None if name is None else Path(name)
 
 
 def _final_of(args: argparse.Namespace) -> JsonSchema | None:
@@ -112,7 +113,7 @@ def _final_of(args: argparse.Namespace) -> JsonSchema | None:
     return read_final_schema(Path(args.final_schema))
 
 
-def _overrides(args: argparse.Namespace) -> list[str]:
+def overrides(args: argparse.Namespace) -> list[str]:
     """The flags that are settings, behind those of ``-c``: a flag of its own wins."""
     flags = {
         "context.max_new_tokens": args.max_new_tokens,
@@ -123,7 +124,7 @@ def _overrides(args: argparse.Namespace) -> list[str]:
     return [*args.overrides, *model_overrides(args.model), *given, *permissions]
 
 
-def _code_of(refused: Refused) -> int:
+def code_of(refused: Refused) -> int:
     """The exit code of what went wrong before the request began, or so that it could not end."""
     if refused.code in STORAGE_LOST:
         return STORAGE

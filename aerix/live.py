@@ -16,8 +16,9 @@ from aerix.agent.room import Ratios
 from aerix.bounds import CANCEL, DEPTH, PIECE_RETRIES, PIECES, TURNS, in_force
 from aerix.output import complain
 from aerix.permissions import Permissions
-from aerix.pool.client import PoolLink
+from aerix.pool.client import PoolLink, load_member
 from aerix.pool.models import DEFAULT_MODEL, announcement, ensure_model
+from aerix.pool.protocol import MemberInfo
 from aerix.sandboxing import sandbox_in_force
 from aerix.session.events import SessionEnd, SessionStart, title
 from aerix.session.log import SessionLog, unreadable, unwritable
@@ -91,12 +92,13 @@ class Live:
         self.root = start(self._tree(), "aerix")
         """The supervisor of it all; what else belongs to the session is started under it."""
 
-    def run(self, prompt: str) -> SessionEnd:
-        """Work on a prompt to its end, whatever that is. Nothing of the one before is left running.
+    def run(self, prompt: str, *, compact: bool = False) -> SessionEnd:
+        """Work on a prompt to its end, whatever that is. Nothing of the one before is left running. ``compact``: the
+        context is made shorter first.
 
         Raises Refused ``session_storage`` where the log of what came before cannot be read.
         """
-        spec = self._spec(prompt)
+        spec = replace(self._spec(prompt), compact=compact)
         if self._begun:
             self.root.ask(StopChild(_SUPERVISOR), 10.0)
             self.root.ask(StartChild(_request_supervisor()), START.value)
@@ -109,6 +111,12 @@ class Live:
     def request(self) -> str:
         """The name of the actor to cancel: the request that runs, if one does."""
         return f"request:{self.session}"
+
+    def load(self, actor: Actor) -> MemberInfo:
+        """Load the model, or find it loaded; blocks ``actor``, which may be cancelled. Raises Refused."""
+        return load_member(
+            actor, _living("pool-link"), self.model, load_flags(self._settings, *self._names())
+        )
 
     def close(self, stop_s: float = STOP_S) -> None:
         """End its actors, last started first."""

@@ -7,6 +7,7 @@ as lines. Notes, calls and reasons go to standard error.
 import errno
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Literal
@@ -99,8 +100,20 @@ class Output(Actor):
             _write(f"untracked: {path}\n".encode("utf-8", "surrogateescape"))
 
 
+_teller: Callable[[str], object] | None = None
+
+
+def tell_to(teller: Callable[[str], object] | None) -> None:
+    """Have ``complain`` tell somebody who owns the terminal; None: it is standard error's again. For the whole process."""
+    global _teller  # noqa: PLW0603 - standard error is the process's, too
+    _teller = teller
+
+
 def complain(text: str) -> None:
-    """Say something on standard error; that nobody reads it stops nothing."""
+    """Say something on standard error, or to the owner of the terminal; that nobody reads it stops nothing."""
+    if _teller is not None:
+        _teller(text)
+        return
     with suppress(OSError):
         os.write(_STDERR, f"{_MARK}{clean(text).replace(_NEXT, _NEXT + _UNDER)}\n".encode("utf-8", "replace"))
 

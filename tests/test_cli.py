@@ -51,7 +51,7 @@ def test_version_and_help_need_nothing(own_home: Path) -> None:
         (["-p", "Fix", "the", "test"], "the test; put a prompt of several words in quotes"),
         (["fly"], "'fly'"),
         (["settings"], "COMMAND"),
-        ([], "the interactive screen is not built yet"),
+        ([], "aerix alone is a session on a terminal, and this is none"),
     ],
 )
 def test_wrong_usage_is_3_and_a_sentence(args: list[str], why: str) -> None:

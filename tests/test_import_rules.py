@@ -97,6 +97,10 @@ def only_the_screen_uses_urwid(m: Module) -> list[str]:
     return [] if m.is_in("aerix/ui") else m.gets("urwid")
 
 
+def only_lines_use_prompt_toolkit(m: Module) -> list[str]:
+    return [] if m.path.startswith("aerix/lines") else m.gets("prompt_toolkit")
+
+
 def only_profiles_use_pygit2(m: Module) -> list[str]:
     return [] if m.is_in("aerix/profiles") else m.gets("pygit2")
 
@@ -138,6 +142,7 @@ KEPT = [
     pytest.param(only_the_engine_uses_llama, marks=pytest.mark.rule("rooms.llama-in-worker")),
     pytest.param(only_the_actor_uses_pykka, marks=pytest.mark.rule("rooms.one-user")),
     pytest.param(only_the_screen_uses_urwid, marks=pytest.mark.rule("rooms.one-user")),
+    pytest.param(only_lines_use_prompt_toolkit, marks=pytest.mark.rule("rooms.one-user")),
     pytest.param(only_profiles_use_pygit2, marks=pytest.mark.rule("rooms.one-user")),
     pytest.param(nobody_uses_short_or_relative_names, marks=pytest.mark.rule("rooms.no-short-names")),
     pytest.param(only_actors_start_threads_and_processes, marks=pytest.mark.rule("actors.only-actors-run")),
@@ -156,6 +161,7 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (only_the_engine_uses_llama, "pool/sampling.py", "from llama_cpp import llama_decode"),
     (only_the_actor_uses_pykka, "actors/mailbox.py", "import pykka.messages"),
     (only_the_screen_uses_urwid, "aerix/lines.py", "import importlib\nimportlib.import_module('urwid')"),
+    (only_lines_use_prompt_toolkit, "aerix/commands.py", "def help():\n    import prompt_toolkit.styles"),
     (only_profiles_use_pygit2, "aerix/session/undo.py", "import pygit2"),
     (nobody_uses_short_or_relative_names, "aerix/cli.py", "from pool import client"),
     (nobody_uses_short_or_relative_names, "aerix/cli.py", "from . import settings"),
@@ -258,6 +264,7 @@ HEAVY = {
     "httpx",
     "multiprocessing",
     "psutil",
+    "prompt_toolkit",
 }
 
 

@@ -65,6 +65,8 @@ class Task:
     """What its final must be, where that is no text."""
     check: Callable[[object], str | None] | None = None
     """What is wrong with a final, as the end of a sentence; where ``final`` says more than the turn's parser knows."""
+    compact: bool = False
+    """Whether it begins by making its context shorter."""
     resumed: Resumed = field(default_factory=Resumed)
     """What it goes on with; ``segments`` stand behind that."""
     fork: PoolContext | None = None
@@ -297,6 +299,8 @@ class Agent(Actor):
         if self._cancelled is not None:
             raise Cancelled(self._cancelled)
         self._context.open(list(task.segments), task.resumed.held)
+        if task.compact:
+            self._context.compact()
 
     def _lost_jobs(self) -> list[Job]:
         """The ends of jobs that a request before this one has left without."""

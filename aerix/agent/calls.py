@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aerix.actors import Actor, Cancelled, DeadlineExceeded, Outcome, Ref, Refused
 from aerix.actors import Call as Asked
+from aerix.agent.asking import AskPlan, PlanAnswer
 from aerix.agent.consent import Permits
 from aerix.agent.context import Context, Entry
 from aerix.agent.context_tool import ContextTool
@@ -15,7 +16,7 @@ from aerix.agent.ended import Ended
 from aerix.agent.jobs import EndedJob, Jobs
 from aerix.agent.journal import Journal
 from aerix.agent.repeats import Repeats
-from aerix.agent.running import ask_living, living_child
+from aerix.agent.running import FOREVER_S, ask_living, living_child
 from aerix.agent.undoable import Undoable
 from aerix.agent.usage import Usage
 from aerix.agent.work import Work
@@ -58,6 +59,8 @@ class Calls:
         judge = Judge(request.permissions, request.cwd)
         self._permits = Permits(agent, journal, task.id, places.delegation.places.consent, judge, request.cwd)
         self._plan = task.resumed.plan
+        self._gate = task.kind == "root"
+        """Whether the next plan waits for the user."""
         self.usage = Usage()
         """What pieces cost."""
         self.work = Work()
@@ -213,9 +216,25 @@ class Calls:
     def _run_plan(self, call: Call) -> ToolResult:
         if call.input.get("op") == "read":
             return ToolResult(self._plan or "There is no plan yet.")
-        self._plan = str(call.input.get("text", ""))
+        text = str(call.input.get("text", ""))
+        self._plan = self._gated_plan(text)
         self._journal.write(Plan(agent=self._task.id, text=self._plan))
-        return ToolResult("The plan is written.")
+        if self._plan == text:
+            return ToolResult("The plan is written.")
+        return ToolResult(f"The user has changed the plan. It is now:\n{self._plan}")
+
+    def _gated_plan(self, text: str) -> str:
+        """The plan to carry out. The root's first one of a request waits for the user, where there is one."""
+        asker, gate = self._places.delegation.places.asker, self._gate
+        self._gate = False
+        if asker is None or not gate:
+            return text
+        asked = self._agent.request(asker, AskPlan(self._task.id, text))
+        self._agent.wait(asked, deadline_s=FOREVER_S)
+        answer: PlanAnswer = asked.result()
+        if not answer.accepted:
+            raise Ended(Outcome("cancelled", "interrupted"))
+        return answer.text
 
 
 def entry_of(agent: str, call: Call, result: ToolResult) -> Entry:

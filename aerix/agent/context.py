@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from aerix.actors import Left, Outcome, Refused
 from aerix.agent.budget import Budget
@@ -264,7 +264,16 @@ class Context:
         """Log what the agent did to its context."""
         self._journal.write(op)
 
-    def _compact(self, goal: int | None = None, *, unread: bool = False) -> None:
+    def compact(self) -> None:
+        """The user wants it shorter: half of what it is, or the target where that is less."""
+        before = self.tokens
+        self._compact(min(self.limits.target, before // 2), trigger="manual")
+        if self.tokens == before:
+            self._journal.note("there is nothing in the context that is worth compacting")
+
+    def _compact(
+        self, goal: int | None = None, *, unread: bool = False, trigger: Literal["auto", "manual"] = "auto"
+    ) -> None:
         """Compact down to ``goal``, or the target, where that is worth a cut. ``unread``: there is no other room, so
         results that were not read yet give way too until a turn fits; where that freed little, it is not tried again
         until the context has grown.
@@ -273,7 +282,7 @@ class Context:
         old, before, step = self.held, self.tokens, self.limits.step
         if before < self._not_before or (not unread and freed(old, compact(old, before - goal)) < step):
             return
-        if self._fire(hooks.PreCompact("auto")).block is not None:
+        if self._fire(hooks.PreCompact(trigger)).block is not None:
             return
         self._shrink(goal, unread=False)
         if unread:
@@ -286,7 +295,7 @@ class Context:
                 Compaction(agent=self._agent, before=before, after=after, put=put, removed=removed)
             )
             self.note(prompt.compacted(before, after))
-        self._fire(hooks.ContextCompact("auto", before, after))
+        self._fire(hooks.ContextCompact(trigger, before, after))
 
     def _shrink(self, goal: int, *, unread: bool) -> None:
         """Each round gives way more than the last one, until the pool's own count is at the goal."""

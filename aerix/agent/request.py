@@ -84,6 +84,8 @@ class RequestSpec:
     """What is fired at, and asked for skills."""
     hook_context: str = ""
     """What hooks said for the model when the session began."""
+    compact: bool = False
+    """Whether the root begins by making the context shorter that it goes on with."""
     resumed: Resumed = field(default_factory=Resumed)
     """What the root goes on with, of the requests of this session before this one."""
     spent: tuple[Spent, ...] = ()

@@ -73,6 +73,7 @@ def root_agent(
         spec.ratios,
         final=spec.final,
         check=check,
+        compact=spec.compact,
         resumed=resumed,
     )
     work = Places(
