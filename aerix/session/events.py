@@ -214,33 +214,39 @@ class PermissionAsked(Event):
 class Snapshot(Event):
     """How the files were before a call that may change them, and, without ``call``, when the request's calls were over.
 
-    ``tree`` is a git tree, ``about`` what git does not keep of it, ``kept`` a record of files that are not in it: ids of
-    objects in the session's folder. ``not_covered`` names what undo cannot bring back, ``more`` counts the rest; both are
-    there where the tree is another than the one before.
+    Trees and records are objects in the session's folder.
     """
 
     type: ClassVar[str] = "snapshot"
     call: str | None = None
+    """The call behind it."""
     tree: str | None = None
+    """A git tree of the working tree; absent outside a repository."""
     about: str | None = None
+    """What git does not keep of the tree: modes, empty folders, what is not in it."""
     root: str | None = None
+    """The folder that the tree is of."""
     kept: str | None = None
+    """A record of files that no tree has and that the call names, or, at the end, that the request touched."""
     not_covered: list[str] | None = None
+    """What undo cannot bring back; absent where the tree is the one before."""
     more: int | None = None
+    """How many names there are beyond those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo(Event):
-    """The user had files put back to how they were, ``to`` when. ``record`` is the id of what each path was and is to be.
-
-    It is logged before the first file is touched. ``back``: an undo was taken back.
-    """
+    """The user had files put back to how they were; logged before the first of them is touched."""
 
     type: ClassVar[str] = "undo"
     to: str
+    """Before what, in words."""
     record: str
+    """What each path was and is to be: an object in the session's folder."""
     files: int
+    """How many paths that is."""
     back: bool = False
+    """Whether an undo was taken back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
