@@ -263,20 +263,22 @@ def test_links_do_not_lead_out_of_the_tree(judge: Asks, tmp_path: Path, tree: Pa
     )
 
 
-@pytest.mark.rule("permissions.secrets")
-@pytest.mark.parametrize(
-    "path",
-    ["~/.ssh/id_ed25519", "~/.ssh", "~/.aws/credentials", "~/.netrc", ".env", "src/.env.local", "deploy.key", "~/x/../.ssh/config",
-     "/proc/self/environ", "/etc/shadow", "id_rsa"],
+SECRET = (
+    "~/.ssh/id_ed25519", "~/.ssh", "~/.aws/credentials", "~/.netrc", ".env", "src/.env.local", "deploy.key", "id_rsa",
+    "~/x/../.ssh/config", "/proc/self/environ", "/etc/shadow",
 )  # fmt: skip
+WIDE = ("read", "edit", "grep", "read(**)", "edit(**)", "read(~/**)", "edit(~/**)")
+
+
+@pytest.mark.rule("permissions.secrets")
 @pytest.mark.parametrize("tool", ["read", "grep", "edit"])
-def test_secrets_need_a_rule(judge: Asks, path: str, tool: str) -> None:
-    found = judge(tool, path)
-    assert (found.verdict, found.why) == ("ask", "may show secrets and needs an allow rule")
-    assert judge(
-        tool, path, allow=(tool, "read(**)", "edit(**)", "read(~/**)", "edit(~/**)")
-    ).verdict == "ask" or path in ("deploy.key", "id_rsa")
-    assert judge(tool, path, allow=found.rules).verdict == "run"
+def test_secrets_need_a_rule(judge: Asks, tool: str) -> None:
+    for path in SECRET:
+        found = judge(tool, path)
+        assert (found.verdict, found.why) == ("ask", "may show secrets and needs an allow rule"), path
+        assert judge(tool, path, allow=found.rules).verdict == "run", path
+        named = "." not in path.rpartition("/")[2][:1] and "~" not in path and path[0] != "/"
+        assert judge(tool, path, allow=WIDE).verdict == ("run" if named else "ask"), path
 
 
 @pytest.mark.rule("permissions.secrets")
@@ -304,19 +306,21 @@ def test_a_search_leaves_out_what_may_not_be_read(tree: Path) -> None:
     assert [name for name in names if judge.hides("glob", f"{tree}/{name}")] == [".env", "private/a"]
 
 
-@pytest.mark.rule("permissions.granting")
-@pytest.mark.parametrize(
-    "path",
-    [".git/hooks/pre-commit", ".git/config", ".git", "src/.git/config", ".aerix/settings.toml", ".aerix/settings.local.toml",
-     ".claude/settings.json", "src/.claude/settings.local.json", "~/.config/aerix/settings.toml"],
+GRANTING = (
+    ".git/hooks/pre-commit", ".git/config", ".git", "src/.git/config", ".aerix/settings.toml", ".aerix/settings.local.toml",
+    ".claude/settings.json", "src/.claude/settings.local.json", "~/.config/aerix/settings.toml",
 )  # fmt: skip
+
+
+@pytest.mark.rule("permissions.granting")
 @pytest.mark.parametrize("tool", ["write", "edit"])
-def test_what_grants_permissions_needs_a_rule_that_names_it(judge: Asks, path: str, tool: str) -> None:
-    assert judge(tool, path, allow=("edit", "edit(**)", "edit(~/**)")).verdict == "ask"
-    found = judge(tool, path)
-    assert found.why == "may change what is permitted or run later and needs an allow rule"
-    assert judge(tool, path, allow=found.rules).verdict == "run"
-    assert judge("read", path).verdict == "run"
+def test_what_grants_permissions_needs_a_rule_that_names_it(judge: Asks, tool: str) -> None:
+    for path in GRANTING:
+        assert judge(tool, path, allow=WIDE).verdict == "ask", path
+        found = judge(tool, path)
+        assert found.why == "may change what is permitted or run later and needs an allow rule", path
+        assert judge(tool, path, allow=found.rules).verdict == "run", path
+        assert judge("read", path).verdict == "run", path
 
 
 @pytest.mark.rule("permissions.granting")

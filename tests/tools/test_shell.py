@@ -38,32 +38,30 @@ def test_a_command_is_taken_apart_where_the_shell_does_it(command: str, parts: t
     assert (found.parts, found.sure, found.lost) == (parts, True, False)
 
 
-@pytest.mark.rule("permissions.commands-apart")
-@pytest.mark.parametrize(
-    "command",
-    [
-        "echo $(id)", "echo `id`", 'echo "$(id)"', "echo ${x:-$(id)}", "echo $((1+1))", "echo $'a'", "cat <<EOF\nid\nEOF",
-        "cat <<<x", "cat <(id)", "echo x > file", "echo x >> file", "cat < file", "(id)", "f() { id; }", "echo a # b",
-        "echo 'open", 'echo "open', "echo \\", "echo $(open", "echo `open", "echo \x1b", "echo > /dev/null2", "id >& file",
-    ],
-)  # fmt: skip
-def test_what_may_run_more_than_it_seems_is_not_sure(command: str) -> None:
-    assert not split(command).sure
+UNSURE = [
+    "echo $(id)", "echo `id`", 'echo "$(id)"', "echo ${x:-$(id)}", "echo $((1+1))", "echo $'a'", "cat <<EOF\nid\nEOF",
+    "cat <<<x", "cat <(id)", "echo x > file", "echo x >> file", "cat < file", "(id)", "f() { id; }", "echo a # b",
+    "echo 'open", 'echo "open', "echo \\", "echo $(open", "echo `open", "echo \x1b", "echo > /dev/null2", "id >& file",
+]  # fmt: skip
 
 
 @pytest.mark.rule("permissions.commands-apart")
-@pytest.mark.parametrize(
-    "command",
-    [
-        "rm x", "a; rm x", "a && rm x", "a | rm x", "a\nrm x", "a & rm x", "rm\tx", "'rm' x", 'r"m" x', "r\\m x", "/bin/rm x",
-        "sudo rm x", "sudo -n rm x", "env A=1 rm x", "timeout -k 5 10s rm x", "nohup rm x", "xargs -n1 rm x", "A=1 rm x",
-        "bash -c 'rm x'", "sh -ec 'a; rm x'", "eval rm x", "eval 'a; rm x'", "(rm x)", "{ rm x; }", "if a; then rm x; fi",
-        "while rm x; do a; done", "! rm x", "time rm x", "echo $(rm x)", "echo `rm x`", 'echo "a $(b $(rm x))"', "f() { rm x; }",
-        "a >out; rm x", "cat <<E\nE\nrm x", "bash -c \"bash -c 'rm x'\"", "rm x >/dev/null",
-    ],
-)  # fmt: skip
-def test_a_command_is_seen_wherever_it_hides(command: str) -> None:
-    assert "rm x" in split(command).forms
+def test_what_may_run_more_than_it_seems_is_not_sure() -> None:
+    assert [command for command in UNSURE if split(command).sure] == []
+
+
+HIDING = [
+    "rm x", "a; rm x", "a && rm x", "a | rm x", "a\nrm x", "a & rm x", "rm\tx", "'rm' x", 'r"m" x', "r\\m x", "/bin/rm x",
+    "sudo rm x", "sudo -n rm x", "env A=1 rm x", "timeout -k 5 10s rm x", "nohup rm x", "xargs -n1 rm x", "A=1 rm x",
+    "bash -c 'rm x'", "sh -ec 'a; rm x'", "eval rm x", "eval 'a; rm x'", "(rm x)", "{ rm x; }", "if a; then rm x; fi",
+    "while rm x; do a; done", "! rm x", "time rm x", "echo $(rm x)", "echo `rm x`", 'echo "a $(b $(rm x))"', "f() { rm x; }",
+    "a >out; rm x", "cat <<E\nE\nrm x", "bash -c \"bash -c 'rm x'\"", "rm x >/dev/null",
+]  # fmt: skip
+
+
+@pytest.mark.rule("permissions.commands-apart")
+def test_a_command_is_seen_wherever_it_hides() -> None:
+    assert [command for command in HIDING if "rm x" not in split(command).forms] == []
 
 
 @pytest.mark.parametrize("command", ["git commit -m 'rm x'", "echo rm x", "grep 'a; rm x' f", "rmdir x"])
@@ -74,7 +72,7 @@ def test_a_text_about_a_command_is_none(command: str) -> None:
 @pytest.mark.rule("permissions.commands-apart")
 @pytest.mark.parametrize("opening", ["$(", "`", "bash -c '", '"$(', "(", "sudo ", "A=1 ", "eval "])
 def test_nested_without_end_it_is_given_up(opening: str) -> None:
-    found = split(opening * 20_001)
+    found = split(opening * 2_001)
     assert not found.sure
     assert found.lost or opening == "("
 
