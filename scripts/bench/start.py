@@ -31,11 +31,12 @@ def after(module, name, label):
             mark(label)
     setattr(module, name, call)
 import aerix.headless as headless
+import aerix.live as live
 mark("imports")
 after(headless, "load_settings", "settings")
-after(headless, "ensure_model", "model")
-after(headless, "project_key", "project")
-after(headless, "start", "actors")
+after(live, "ensure_model", "model")
+after(live, "project_key", "project")
+after(live, "start", "actors")
 from aerix.pool.line import Line
 send = Line.send
 def first(self, message, *rest):

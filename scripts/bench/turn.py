@@ -1,12 +1,13 @@
-"""Everything of a turn but the model: ``turn.py [MODEL] [--quick]``. Prints one JSON line.
+"""Everything of a turn but the model: ``turn.py [MODEL] [--quick] [-c KEY=VALUE]``. Prints one JSON line.
 
 ``aerix -p`` runs through a pool of the benchmark's own, with a scripted model that does not wait; every turn reads a file,
-runs a command or writes a file. A turn lasts from the end of the turn before it, as the reader of ``stream-json`` sees it,
+runs a command or writes a file. Its tokens are those of MODEL's vocabulary; without a MODEL they are bytes, about four
+times as many. A turn lasts from the end of the turn before it, as the reader of ``stream-json`` sees it,
 to its own end; its overhead is that time without what the pool says the generation took (``restore_ms + fill_ms +
 decode_ms``): the tool, the log, what the context is told, the way to the pool and back. Milliseconds; a figure at turn N
 is the mean, over the three kinds of turn, of the median of the last five of the kind. ``client_cpu_ms`` is what the
-program itself took of the processor, a turn, since the mark before: a busy machine changes it less. Targets: DESIGN
-section 8.
+program itself took of the processor, a turn, since the mark before: a busy machine changes it less. ``remote_ms`` are the
+whole turns of the same work through a member that is a model on a server, which answers at once. Targets: DESIGN section 8.
 """
 
 import argparse
@@ -16,15 +17,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
+from threading import Event
 from time import perf_counter
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("read", "bash", "write")
 SAMPLES = 5
+WINDOW = 1_000_000
 IDLE_S = 1.0
 MODEL_PARTS = ("restore_ms", "fill_ms", "decode_ms")
 Line = dict[str, Any]
@@ -53,10 +57,16 @@ class Run:
     memory: dict[str, float] = field(default_factory=dict)
 
     @property
+    def whole(self) -> list[float]:
+        """What each turn but the first took, in milliseconds."""
+        return [
+            (turn.at - before.at) * 1000 for before, turn in zip(self.turns, self.turns[1:], strict=False)
+        ]
+
+    @property
     def overheads(self) -> list[float]:
-        """Of each turn but the first."""
-        pairs = zip(self.turns, self.turns[1:], strict=False)
-        return [(turn.at - before.at) * 1000 - turn.model_ms for before, turn in pairs]
+        """The same without the model."""
+        return [ms - turn.model_ms for ms, turn in zip(self.whole, self.turns[1:], strict=True)]
 
     @property
     def reused(self) -> float:
@@ -72,30 +82,54 @@ class Run:
 # --- the run ------------------------------------------------------------------------------------------------------
 
 
-def script(path: Path, turns: int) -> str:
-    """A model that makes so many calls, then waits a while before its answer. Its window holds all of it."""
+def steps(turns: int) -> Iterator[Line]:
+    """The turns of a model that makes so many calls, and then answers."""
     inputs = (
         lambda n: {"path": "notes.txt", "offset": n % 50 + 1, "limit": 5},
         lambda n: {"command": f"echo {n}"},
         lambda n: {"path": f"out{n % 7}.txt", "content": f"line {n}\n" * 5},
     )
-    steps: list[Line] = [{"window": 1_000_000}]
     for n in range(turns):
         call = {"tool": TOOLS[n % 3], "input": inputs[n % 3](n)}
-        steps.append({"turn": {"thought": f"Step {n} of the work.", "calls": [call]}})
-    steps.append({"turn": {"thought": "", "final": "done"}, "delay": IDLE_S})
-    path.write_text("".join(json.dumps(step) + "\n" for step in steps))
-    return f"scripted:{path}"
+        yield {"thought": f"Step {n} of the work.", "calls": [call]}
+    yield {"thought": "", "final": "done"}
 
 
-def run(home: Path, env: dict[str, str], turns: int) -> Run:
+@contextmanager
+def scripted(home: Path, turns: int, tokenizer: Path | None) -> Iterator[str]:
+    """A model of the pool that plays them, and waits a while before its answer. Its window holds all of it."""
+    header = {"window": WINDOW, "tokenizer": str(tokenizer or "bytes")}
+    played: list[Line] = [{"turn": turn} for turn in steps(turns)]
+    played[-1]["delay"] = IDLE_S
+    path = home / "model.jsonl"
+    path.write_text("".join(json.dumps(step) + "\n" for step in (header, *played)))
+    yield f"scripted:{path}"
+
+
+@contextmanager
+def served(home: Path, turns: int) -> Iterator[str]:
+    """The same on a server."""
+    from tests.pool.remote_server import Answer, Handler, fake, says, usage
+
+    def after_a_while(handler: Handler) -> None:
+        Event().wait(IDLE_S)
+        answers[-1](handler)
+
+    answers: list[Answer] = [says(json.dumps(turn), spent=usage(1000, 40)) for turn in steps(turns)]
+    with fake() as server:
+        server.pages = {"/v1/models": {"data": [{"id": "m", "max_model_len": WINDOW}]}}
+        server.answers.extend([*answers[:-1], after_a_while])
+        yield server.ref
+
+
+def run(home: Path, env: dict[str, str], turns: int, model: str, settings: list[str]) -> Run:
     """The program, from its first turn to its last."""
     work = home / "work"
-    work.mkdir()
+    work.mkdir(exist_ok=True)
     (work / "notes.txt").write_text("".join(f"line {n} of the notes\n" for n in range(100)))
-    model = script(home / "model.jsonl", turns)
     words = ["-p", "work", "--model", model, "--output-format", "stream-json", "--route", "edit"]
-    words += ["--max-turns", str(turns + 1), "-c", "delegation.planner=never"]
+    words += ["--max-turns", str(turns + 1)]
+    words += [word for setting in ("delegation.planner=never", *settings) for word in ("-c", setting)]
     command = [sys.executable, "-P", "-m", "aerix", *words]
     found = Run()
     with subprocess.Popen(
@@ -147,11 +181,11 @@ def memory(pid: int) -> float:
 # --- figures ------------------------------------------------------------------------------------------------------
 
 
-def at_turn(run: Run, number: int) -> dict[str, float]:
-    """The overheads around a turn, by kind of the call that was run in it."""
+def at_turn(times: list[float], number: int) -> dict[str, float]:
+    """The times of turns around one, by kind of the call that was run in it."""
     kinds: dict[str, list[float]] = {tool: [] for tool in TOOLS}
-    for n, overhead in enumerate(run.overheads[:number]):
-        kinds[TOOLS[n % 3]].append(overhead)
+    for n, ms in enumerate(times[:number]):
+        kinds[TOOLS[n % 3]].append(ms)
     found = {tool: median(values[-SAMPLES:]) for tool, values in kinds.items()}
     return {name: round(ms, 2) for name, ms in {"all": mean(found.values()), **found}.items()}
 
@@ -207,21 +241,25 @@ def environment(home: Path) -> dict[str, str]:
     return kept | {"HOME": str(home), "XDG_RUNTIME_DIR": str(home / "run"), "PYTHONPATH": str(ROOT)}
 
 
-def measure(*, quick: bool) -> dict[str, Any]:
-    """The run and what it shows."""
+def measure(tokenizer: Path | None, settings: list[str], *, quick: bool) -> dict[str, Any]:
+    """The runs and what they show."""
     marks = (6, 12, 18) if quick else (10, 100, 300)
     with tempfile.TemporaryDirectory(prefix="ax-", dir="/tmp") as name:
         home = Path(name)
         env = environment(home)
         try:
-            seen = run(home, env, marks[-1])
+            with scripted(home, marks[-1], tokenizer) as model:
+                seen = run(home, env, marks[-1], model, settings)
+            with served(home, marks[-1]) as model:
+                remote = run(home, env, marks[-1], model, settings)
         finally:
             stop = [sys.executable, "-P", "-m", "aerix", "pool", "stop"]
             subprocess.run(stop, env=env, capture_output=True, check=False)
-    model = [turn.model_ms for turn in seen.turns]
+    model_ms = [turn.model_ms for turn in seen.turns]
     return {
-        "overhead_ms": {str(mark): at_turn(seen, mark) for mark in marks},
-        "model_ms": {str(mark): round(median(model[mark - SAMPLES : mark]), 2) for mark in marks},
+        "overhead_ms": {str(mark): at_turn(seen.overheads, mark) for mark in marks},
+        "model_ms": {str(mark): round(median(model_ms[mark - SAMPLES : mark]), 2) for mark in marks},
+        "remote_ms": {str(mark): at_turn(remote.whole, mark) for mark in marks},
         "client_cpu_ms": processor_ms(seen, marks),
         "reused": round(seen.reused, 4),
         "memory_mib": seen.memory,
@@ -231,16 +269,17 @@ def measure(*, quick: bool) -> dict[str, Any]:
 def main() -> None:
     """Measure all; without a model no text is counted in its tokens."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "model", nargs="?", type=Path, help="a GGUF file, whose tokens the texts are counted in"
-    )
+    parser.add_argument("model", nargs="?", type=Path, help="a GGUF file, whose vocabulary is used")
+    parser.add_argument("-c", dest="settings", action="append", default=[], help="a setting, as of aerix")
     parser.add_argument("--quick", action="store_true", help="few turns: to see that it runs")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     load = round(os.getloadavg()[0], 1)
-    figures = measure(quick=options.quick) | {"first_request_ms": start(quick=options.quick)}
-    if options.model:
-        figures["tokens"] = sizes(options.model.resolve())
+    model = options.model and options.model.resolve()
+    figures = measure(model, options.settings, quick=options.quick)
+    figures["first_request_ms"] = start(quick=options.quick)
+    if model:
+        figures["tokens"] = sizes(model)
     print(
         json.dumps({"bench": "turn", "cores": len(os.sched_getaffinity(0)), "load_before": load, **figures})
     )

@@ -19,6 +19,7 @@ def test_the_benchmark_prints_one_line_with_what_a_turn_costs(model_file: Path) 
     assert 0 < figures["reused"] <= 1
     assert set(figures["memory_mib"]) == {"at_start", "after_18_turns", "its_children"}
     assert min(figures["memory_mib"].values()) > 0
+    assert figures["remote_ms"].keys() == figures["overhead_ms"].keys()
     assert figures["first_request_ms"] > 0
     tokens = figures["tokens"]
     assert tokens["tools_short"] < tokens["tools_long"] < tokens["system_long"]
