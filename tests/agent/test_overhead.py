@@ -82,7 +82,6 @@ def test_a_turn_takes_no_more_steps_and_sends_no_more_bytes_after_many_others(
     desk.heard = count.heard
     ran = desk("play flat", model=model, max_turns=TURNS + 1, diff=False)
     assert ran.end.outcome == "done", ran.end.reason
-    print(count.grown(count.lines), count.grown(count.bytes), count.lines)
     assert min(count.lines[turn] for turn in range(1, TURNS)) > 100
     assert count.grown(count.lines) < 1.3
     assert count.grown(count.bytes) < 1.3
