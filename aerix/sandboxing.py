@@ -6,7 +6,7 @@ That it did not is tried again each time.
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,14 @@ from aerix.tools.sandbox import Sandbox
 
 NO_SANDBOX = "no_sandbox"
 """The code of the refusal where a sandbox is asked for and there is none: settings to set right."""
+_SOCKETS = (
+    "XDG_RUNTIME_DIR",
+    "SSH_AUTH_SOCK",
+    "TMUX",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DOCKER_HOST",
+    "VSCODE_IPC_HOOK_CLI",
+)
 _KEY = 1024  # bytes of the file that says where it worked
 
 
@@ -37,9 +45,10 @@ def sandbox_in_force(settings: Settings, cwd: Path, added: Iterable[Path] = ()) 
     Raises Refused ``no_sandbox`` where the settings ask for a sandbox and there is none.
     """
     wanted, network = settings.tools.sandbox, settings.tools.network
-    sandbox = _sandbox(settings, cwd, added)
-    why = "tools.sandbox is off" if wanted == "off" else why_not(sandbox)
+    bare = Sandbox(_program(), "/", network)
+    why = "tools.sandbox is off" if wanted == "off" else why_not(bare)
     if not why:
+        sandbox = _sandbox(bare.program, settings, cwd, added)
         return InForce(sandbox, _told(sandbox))
     if not network:
         raise Refused(
@@ -56,16 +65,28 @@ def _told(sandbox: Sandbox) -> str:
     return f"sandbox: commands write in {where} and temporary folders only, see no secrets, and {network}"
 
 
-def _sandbox(settings: Settings, cwd: Path, added: Iterable[Path]) -> Sandbox:
-    program, runtime = shutil.which("bwrap") or "", os.environ.get("XDG_RUNTIME_DIR", "")
-    hidden = [os.path.realpath(settings.pool.socket), *([os.path.realpath(runtime)] if runtime else [])]
-    return Sandbox(
-        program=program if os.path.isabs(program) else "",  # noqa: PTH117 - what lies in the working directory is data
-        tree=working_tree(cwd),
+def _program() -> str:
+    """bubblewrap; what lies in the working directory is data, whatever PATH says."""
+    found = shutil.which("bwrap") or ""
+    return found if os.path.isabs(found) else ""  # noqa: PTH117 - of a text that may be empty
+
+
+def _sandbox(program: str, settings: Settings, cwd: Path, added: Iterable[Path]) -> Sandbox:
+    return Sandbox.around(
+        program,
+        working_tree(cwd),
         network=settings.tools.network,
         added=tuple(os.path.realpath(path) for path in added),
-        hidden=tuple(hidden),
+        hidden=tuple(os.path.realpath(path) for path in (str(settings.pool.socket), *_named_sockets())),
     )
+
+
+def _named_sockets() -> Iterator[str]:
+    """The folder of the user's sockets, and those that variables name: ``unix:path=/run/…``, ``/tmp/tmux-0/default,7,0``."""
+    for name in _SOCKETS:
+        path = os.environ.get(name, "").removeprefix("unix:path=").removeprefix("unix://").partition(",")[0]
+        if os.path.isabs(path):  # noqa: PTH117 - of a text that may be empty
+            yield path
 
 
 def why_not(sandbox: Sandbox) -> str:

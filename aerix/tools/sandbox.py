@@ -30,7 +30,7 @@ _SOCKETS = (
     "/run/user", "/run/docker.sock", "/run/podman", "/run/containerd", "/run/crio", "/run/dbus", "/run/systemd/private",
     "/run/libvirt", "/run/screen", "/run/tmux", "/run/incus", "/var/lib/lxd", "/var/lib/incus", "/var/snap/lxd/common/lxd",
 )  # fmt: skip
-_TEMPORARY_SOCKETS = ("tmux-*", "ssh-*", "screen*", ".X11-unix", ".ICE-unix")
+_TEMPORARY_SOCKETS = ("tmux-*", "ssh-*", "screen*", "emacs*", "vscode-ipc-*", ".X11-unix", ".ICE-unix")
 _GITS_OWN = ("hooks", "config", "config.worktree")
 _PROJECTS_OWN = (".aerix", ".claude/settings.json", ".claude/settings.local.json")
 _WRITE_STOPPED = (b"Read-only file system", b"EROFS", b"Device or resource busy")
@@ -52,6 +52,28 @@ class Sandbox:
     """More folders that may be written."""
     hidden: tuple[str, ...] = ()
     """More that is not to be seen."""
+    git: str = ""
+    """The git folder of the tree, which may lie elsewhere."""
+    kept: tuple[str, ...] = ()
+    """What of all this may not be written. As it was before the first command: no command can put a link in its place."""
+
+    @classmethod
+    def around(cls, program: str, tree: str, **more: Any) -> "Sandbox":
+        """The sandbox around a tree, for commands that are still to come; ``more`` are its other fields."""
+        git, own = (
+            git_folder(Path(tree)),
+            [folders.config(), folders.data(), folders.state(), folders.cache()],
+        )
+        new = [git / "hooks", *own] if git else own
+        for folder in new:  # what is not there cannot be bound over; an empty folder does no harm
+            if folder.parent == git or any(
+                folder.is_relative_to(root) for root in (tree, *more.get("added", ()))
+            ):
+                with suppress(OSError):
+                    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        gits = [git / name for name in _GITS_OWN] if git else []
+        kept = _there([*gits, *(Path(tree, name) for name in _PROJECTS_OWN), *own])
+        return cls(program, tree, git=str(git or ""), kept=tuple(kept), **more)
 
     def plain(self) -> dict[str, Any]:
         """As arguments of a child process."""
@@ -62,17 +84,17 @@ class Sandbox:
         """From such arguments."""
         if plain is None:
             return None
-        lists = {name: tuple(plain[name]) for name in ("added", "hidden")}
+        lists = {name: tuple(plain[name]) for name in ("added", "hidden", "kept")}
         return cls(**plain | lists)
 
     def start(self, words: list[str], cwd: Path, **options: Any) -> "subprocess.Popen[bytes]":
         """Start ``words`` in it, in the folder ``cwd``; ``options`` are those of ``Popen``. Raises OSError."""
-        writable, protected = self._writable(), self._protected()
+        writable, kept = self._writable(), _there(self.kept)
         over = [
             *_each("--dev-bind", _there(chain.from_iterable(map(glob, _DEVICES)))),
             *_each("--bind", writable),
-            *_each("--bind", sorted(_between(writable, protected))),
-            *_each("--ro-bind", protected),
+            *_each("--bind", sorted(_between(writable, kept))),
+            *_each("--ro-bind", kept),
             *chain.from_iterable(map(_hide, self._hidden())),
             "--chdir",
             str(cwd),
@@ -102,18 +124,7 @@ class Sandbox:
     # --- what it makes of the file system
 
     def _writable(self) -> list[str]:
-        git = git_folder(Path(self.tree))
-        return _there([*folders.temporary(), self.tree, *self.added, *([git] if git else [])])
-
-    def _protected(self) -> list[str]:
-        """Hooks that are not there yet cannot be bound over: an empty folder does no harm."""
-        git = git_folder(Path(self.tree))
-        if git:
-            with suppress(OSError):
-                (git / "hooks").mkdir(exist_ok=True)
-        gits = [git / name for name in _GITS_OWN] if git else []
-        projects = [Path(self.tree, name) for name in _PROJECTS_OWN]
-        return _there([*gits, *projects, folders.config(), folders.data(), folders.state(), folders.cache()])
+        return _there([*folders.temporary(), self.tree, *self.added, *filter(None, [self.git])])
 
     def _hidden(self) -> Iterator[str]:
         sockets = [
