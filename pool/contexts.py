@@ -27,20 +27,23 @@ class Context:
     tokens: list[tuple[int, ...]] = field(default_factory=list)
     flat: list[int] = field(default_factory=list)
     """The context's token ids, without the opening of the model's turn."""
-
-    @property
-    def roles(self) -> tuple[p.Role, ...]:
-        """The segments' roles, which are all that a template sees of them."""
-        return tuple(segment.role for segment in self.segments)
+    roles: tuple[p.Role, ...] = ()
+    """The segments' roles, which are all that a template sees of them."""
+    ids: set[str] = field(default_factory=set)
+    """The segments' ids."""
 
     def upto(self, end: int) -> "Context":
         """Another one with its leading segments."""
-        rows = sum(map(len, self.tokens[:end]))
-        return Context(uuid.uuid4().hex, self.segments[:end], self.tokens[:end], self.flat[:rows])
+        other = Context(uuid.uuid4().hex)
+        other.put(0, self.segments[:end], self.tokens[:end])
+        return other
 
     def put(self, at: int, segments: list[p.Segment], tokens: list[tuple[int, ...]]) -> None:
         """Everything from segment ``at`` on is these."""
         del self.flat[len(self.flat) - sum(map(len, self.tokens[at:])) :]
+        self.ids.difference_update(segment.id for segment in self.segments[at:])
+        self.ids.update(segment.id for segment in segments)
+        self.roles = (*self.roles[:at], *(segment.role for segment in segments))
         self.segments[at:], self.tokens[at:] = segments, tokens
         self.flat += chain.from_iterable(tokens)
 
@@ -81,7 +84,7 @@ class Contexts:
         match request:
             case p.ContextCreate(id, _, segments):
                 context = Context(uuid.uuid4().hex)
-                context.put(0, segments, self._tokenized([], segments))
+                context.put(0, segments, self._tokenized(context, 0, segments))
                 return self._state(id, self._add(context))
             case p.ContextAppend(id, name, segments):
                 context = self._find(name)
@@ -154,13 +157,15 @@ class Contexts:
 
     def _changed(self, id: int, context: Context, at: int, segments: list[p.Segment]) -> p.ContextState:  # noqa: A002 - the field's name
         """Everything from segment ``at`` on is these."""
-        context.put(at, segments, self._tokenized(context.segments[:at], segments))
+        context.put(at, segments, self._tokenized(context, at, segments))
         return self._state(id, context, at)
 
-    def _tokenized(self, kept: list[p.Segment], added: list[p.Segment]) -> list[tuple[int, ...]]:
-        check_segments([*kept, *added])
+    def _tokenized(self, context: Context, at: int, added: list[p.Segment]) -> list[tuple[int, ...]]:
+        """The tokens of segments that are to stand from ``at`` on."""
+        roles = context.roles[:at]
+        kept = context.ids.difference(segment.id for segment in context.segments[at:])
+        check_segments(added, kept, roles[-1] if roles else None)
         self._note_foreign(added)
-        roles = tuple(segment.role for segment in kept)
         tokens = []
         for segment in added:
             tokens.append((*self._template.segment(roles, segment.role), *self._text(segment)))
