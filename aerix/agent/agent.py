@@ -208,6 +208,8 @@ class Agent(Actor):
             for later, (call, result) in enumerate(self._calls.answers(turn.calls), 1 - len(turn.calls)):
                 entry = partial(entry_of, self._task.id, call)
                 self._context.add_result(call.id, result, entry, -later, last=not later)
+                for text in self._calls.said_of(call):
+                    self._context.note(text)
             for note in turn.notes:
                 self._context.note(note)
             self._calls.end_circle()
@@ -239,13 +241,15 @@ class Agent(Actor):
         self._context.note(why)
         return True
 
-    def _fire(self, event: hooks.Event) -> hooks.Decision:
-        """Fire hooks; what they say to the model joins the context. Ends the agent where they say so."""
+    def _fire(self, event: hooks.Event, tell: Callable[[str], object] | None = None) -> hooks.Decision:
+        """Fire hooks; what they say to the model joins the context, or is handed to ``tell``. Ends the agent where they
+        say so.
+        """
         decision = self._places.delegation.spec.extensions.fire(self, event)
         if decision.end is not None:
             raise Ended(Outcome("killed", f"a hook ended the agent: {decision.end}"))
         if decision.context:
-            self._context.note(decision.context)
+            (tell or self._context.note)(decision.context)
         return decision
 
     def _take_jobs(self) -> None:

@@ -46,13 +46,15 @@ class Calls:
         context: Context,
         jobs: Jobs,
         repeats: Repeats,
-        fire: Callable[[hooks.Event], hooks.Decision],
+        fire: Callable[[hooks.Event, Callable[[str], object]], hooks.Decision],
     ) -> None:
-        """``fire`` fires hooks, and ends the agent where they say so."""
+        """``fire`` fires hooks, hands on what they say to the model, and ends the agent where they say so."""
         self._agent, self._task, self._places = agent, task, places
         self._journal, self._context, self._jobs = journal, context, jobs
         self._repeats, self._fire = repeats, fire
         self._known_runner: Ref | None = None
+        self._said: dict[str, list[str]] = {}
+        """By call: what hooks said of its result, which does not stand in the context yet."""
         self._own = ContextTool(context, task.id)
         self._undoable = Undoable(agent, task.id, journal, places.delegation.places)
         request = places.delegation.spec
@@ -105,7 +107,7 @@ class Calls:
         """Let hooks and permissions see a call before it runs: as it is then to be run, or its refusal."""
         if call.error is not None:
             return call, None
-        decision = self._fire(hooks.PreToolUse(call.tool, call.input, call.id))
+        decision = self._fire(hooks.PreToolUse(call.tool, call.input, call.id), self._context.note)
         if decision.block is not None:
             return call, ToolResult(f"refused: {decision.block}", error=True)
         if (given := decision.updated_input) is not None:
@@ -116,11 +118,17 @@ class Calls:
         return call, self._permits.check(call, decision.ask)
 
     def _after(self, call: Call, result: ToolResult) -> None:
-        """Let hooks see what a call gave; what they object to is told to the model."""
+        """Let hooks see what a call gave; what they say of it, and object to, is told to the model behind it."""
         if call.error is None:
-            decision = self._fire(hooks.PostToolUse(call.tool, call.input, result.text, call.id))
+            said = self._said[call.id] = []
+            event = hooks.PostToolUse(call.tool, call.input, result.text, call.id)
+            decision = self._fire(event, said.append)
             if decision.block:
-                self._context.note(decision.block)
+                said.append(decision.block)
+
+    def said_of(self, call: Call) -> list[str]:
+        """What hooks said of a call's result, to stand behind it."""
+        return self._said.pop(call.id, [])
 
     def _delegate(self, calls: list[Call]) -> dict[str, ToolResult]:
         from aerix.agent.pieces import Caller, Pieces

@@ -10,6 +10,7 @@ from aerix.actors import Actor
 from aerix.agent.extensions import NoExtensions
 from aerix.hooks.events import Decision, Event, PreToolUse, RouteDecision
 from aerix.session.events import Note
+from aerix.session.replay import replay
 from tests.runs import Desk, Ran, call, calls, final, of, play, results, script, turns
 
 PLAYS: dict[str, list[dict[str, Any]]] = {
@@ -124,12 +125,23 @@ def test_a_hook_may_change_a_calls_input_which_is_checked_again(desk: Desk) -> N
 
 
 def test_what_hooks_say_to_the_model_joins_its_context(desk: Desk) -> None:
-    assert "mind the gap" in notes(desk("play calls", extensions=on("PostToolUse", context="mind the gap")))
-    assert "tests failed" in notes(desk("play calls", extensions=on("PostToolUse", block="tests failed")))
+    ran = desk("play calls", extensions=on("PreToolUse", context="it may take a while"))
+    assert notes(ran)[0] == "it may take a while"
     begun = desk("play calls", extensions=on("SessionStart", context="the branch is main"))
     assert begun.texts()[1] == "# Hook context\nthe branch is main"
     asked = desk("play calls", extensions=on("UserPromptSubmit", context="be short"))
     assert "play calls\n\nbe short" in asked.texts()
+
+
+@pytest.mark.rule("agent.hooks-behind-result")
+def test_what_hooks_say_of_a_result_stands_behind_it(desk: Desk) -> None:
+    said = {"context": "mind the gap", "block": "tests failed"}
+    ran = desk("play calls", extensions=on("PostToolUse", **said))
+    (held,) = replay(ran.log).values()
+    first = [one.id for one in held.segments].index("c1")
+    texts = [segment.text for segment in held.segments]
+    assert texts[first].startswith("[bash c1]")
+    assert texts[first + 1 : first + 3] == ["mind the gap", "tests failed"]
 
 
 @pytest.mark.rule("headless.exit-codes")
