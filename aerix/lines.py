@@ -16,7 +16,7 @@ from aerix.lines_actors import User, Worker
 from aerix.lines_session import Front, Session
 from aerix.lines_view import View
 from aerix.lines_work import LiveWork
-from aerix.live import Options, main_model, model_overrides
+from aerix.live import Options, main_model, model_overrides, session_asked
 from aerix.live import User as Who
 from aerix.output import complain, tell_to
 from aerix.pool.protocol import MemberInfo
@@ -39,10 +39,12 @@ def run_lines(args: argparse.Namespace) -> int:
         complain(str(error))
         return USAGE
     try:
+        session = session_asked(cwd, args.resume, continued=args.continued)
         model = main_model(settings)
         log.configure(folders.state() / "aerix.log")
         options = Options(args.max_turns, args.route, diff=not args.no_diff, added=added)
-        return _Sitting(cwd).run(settings, model, options, partial(_settings, args, cwd))
+        work = partial(LiveWork, settings, cwd, options, reload=partial(_settings, args, cwd))
+        return _Sitting(cwd).run(work, model, session)
     except (StartFailed, DeadlineExceeded) as error:
         complain(str(error))
         return FAILED
@@ -95,14 +97,13 @@ class _Sitting:
         self._cwd = cwd
         self._session: Session
 
-    def run(self, settings: Settings, model: str, options: Options, reload: Callable[[str], Settings]) -> int:
+    def run(self, make: Callable[[Who], LiveWork], model: str, session: str | None) -> int:
         """The exit code. Raises Refused and StartFailed where it cannot begin."""
         front = self._front
         user, worker = start(User(front.post, self._hear), "user"), start(Worker(front.post), "worker")
-        who = Who(lambda: User(front.post, self._hear), user, user)
-        work = LiveWork(settings, self._cwd, options, who, reload)
+        work = make(Who(lambda: User(front.post, self._hear), user, user))
         try:
-            work.open(model)
+            work.open(model, session)
             self._session = Session(front, work, worker, View(lambda: front.columns), self._cwd)
             tell_to(lambda text: front.post(lambda: self._session.say(text)))
             try:

@@ -5,6 +5,7 @@ Nothing is drawn over. What several lines bring at once, as a paste does, is one
 
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -25,8 +26,6 @@ _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.S
 class Dumb:
     """A front of a session (``lines_session.Front``). Belongs to the main thread, but for ``post``."""
 
-    columns = 80
-
     def __init__(self) -> None:
         self._jobs: deque[Callable[[], object]] = deque()
         self._reader, self._writer = socket.socketpair()
@@ -37,6 +36,11 @@ class Dumb:
         self._label = ""
         """The label that waits for an answer on the terminal."""
         self._session: Session
+
+    @property
+    def columns(self) -> int:
+        """The terminal's width, where it knows it."""
+        return shutil.get_terminal_size().columns
 
     def run(self, session: Session, begin: Callable[[], object]) -> int:
         """Serve the terminal until the session leaves; its exit code."""

@@ -98,7 +98,8 @@ class Prompt:
             code: int = self._app.run(
                 partial(self._begun, begin), set_exception_handler=False, handle_sigint=False
             )
-        except EOFError:  # the terminal has gone
+        except (EOFError, OSError):
+            session.hang_up()
             return TERMINATED
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)

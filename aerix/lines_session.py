@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from aerix import commands, folders
 from aerix.actors import Answer, Ref, Refused, whereis
 from aerix.agent.asking import AskPermission, AskPlan, Permission, PlanAnswer, Verdict
-from aerix.bounds import LINES_ASKED, LINES_QUEUE
+from aerix.bounds import LINES_ASKED, LINES_QUEUE, LINES_TOLD
 from aerix.exits import CANCELS, DONE, STORAGE, TERMINATED
 from aerix.lines_actors import Do, Failed, RunCommand
 from aerix.lines_view import DIM, ERROR, PLAIN, Line, View
@@ -72,7 +72,7 @@ class Session:
         self._front, self._work, self._worker, self._view, self._cwd = front, work, worker, view, cwd
         self._prompts: deque[str] = deque()
         self._steering: deque[str] = deque()
-        self._told: list[str] = []
+        self._told: deque[str] = deque(maxlen=LINES_TOLD.count)
         """What commands of the user's gave, for the next prompt."""
         self._questions: deque[_Question] = deque()
         self._draft = ""
@@ -144,7 +144,7 @@ class Session:
 
     def enter(self, text: str) -> None:
         """A line, or several, were sent."""
-        if self._questions:
+        if self._questions and (self._questions[0].edits or not text.startswith(("/", "!"))):
             self._answered(text.strip())
         elif text.startswith("/") and "\n" not in text:
             self._command(text.strip())
@@ -180,6 +180,11 @@ class Session:
             self._code = CANCELS[reason]
         self.quit()
 
+    def hang_up(self) -> None:
+        """The terminal has gone: what runs is given up, and nobody is told anything any more."""
+        self._cancelled = "terminated"
+        self._send_cancel()
+
     def quit(self) -> None:
         """End the session; what has not been sent is told."""
         if self._leaving:
@@ -201,7 +206,7 @@ class Session:
         if self._running != "request" or self._questions:
             self._take_prompt(text)
         elif len(self._steering) >= LINES_QUEUE.count:
-            self.complain(f"{LINES_QUEUE.count} messages wait already; this one is not taken")
+            self.complain(f"as many messages wait as may ({LINES_QUEUE.count}); this one is not taken")
         else:
             self._steering.append(text)
             self.say(f"steers at the next turn: {one_line(text)}")
@@ -218,7 +223,7 @@ class Session:
 
     def _queue(self, text: str) -> None:
         if len(self._prompts) >= LINES_QUEUE.count:
-            self.complain(f"{LINES_QUEUE.count} prompts wait already; this one is not taken")
+            self.complain(f"as many inputs wait as may ({LINES_QUEUE.count}); this one is not taken")
             self._front.swap(text)
         else:
             self._prompts.append(text)

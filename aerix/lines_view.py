@@ -36,6 +36,8 @@ class View:
         """What was streamed as the final of the last turn."""
         self._window = 0
         self._notes: set[str] = set()
+        self._notes_before: set[str] = set()
+        """What was said of this request, and of the one before it: nobody reads that again and again."""
         self.plan = ""
         """The last plan that was shown."""
 
@@ -49,6 +51,7 @@ class View:
     def begin(self, now: float) -> None:
         """A request begins."""
         self._figures = Figures(now)
+        self._notes, self._notes_before = set(), self._notes
         self._new_turn()
         self._answer = ""
 
@@ -87,9 +90,10 @@ class View:
         """Events that are a line as they are."""
         whose = _whose(event)
         match event:
-            case events.Note() if event.text not in self._notes:
+            case events.Note():
+                known = event.text in self._notes | self._notes_before
                 self._notes.add(event.text)
-                yield from ([(DIM, text)] for text in clean(event.text).splitlines())
+                yield from ([(DIM, text)] for text in clean(event.text).splitlines() if not known)
             case events.Compaction():
                 yield [(DIM, f"{whose}compacted {event.before:,} → {event.after:,} tokens")]
             case events.Plan() if event.text != self.plan or event.agent != ROOT:

@@ -28,7 +28,13 @@ class LiveWork:
     """Belongs to the worker's thread from ``load`` on; the front may use what is marked so."""
 
     def __init__(
-        self, settings: Settings, cwd: Path, options: Options, user: User, reload: Callable[[str], Settings]
+        self,
+        settings: Settings,
+        cwd: Path,
+        options: Options,
+        user: User,
+        *,
+        reload: Callable[[str], Settings],
     ) -> None:
         """``reload`` reads the settings anew, with another main model."""
         self._settings, self._cwd, self._options, self._user = settings, cwd, options, user

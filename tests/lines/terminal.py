@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -92,8 +91,11 @@ class Terminal:
         self.until(text[-8:])
         self.type(ENTER)
 
-    def send(self, sig: signal.Signals) -> None:
-        self.process.send_signal(sig)
+    def hang_up(self) -> None:
+        """Close the terminal."""
+        os.close(self.master)
+        os.close(self.slave)
+        self.master = self.slave = -1
 
     def end(self) -> int:
         """Its exit code, once it has ended."""

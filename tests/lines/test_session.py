@@ -1,5 +1,6 @@
 """What a session does with questions and drafts, and what is told of sessions and contexts. No terminal is needed."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from aerix.session.events import SessionEnd, SessionStart, line
 from aerix.session.project import project_key
 from aerix.session.replay import Held
 from aerix.settings import load_settings
+from aerix.tools.messages import ToolResult
 from tests.conftest import Limit
 from tests.lines.test_view import end, plain
 
@@ -166,6 +168,29 @@ def test_a_plan_is_accepted_changed_or_aborted(table: Table) -> None:
     assert aborted.value == PlanAnswer(accepted=False, text="")
 
 
+@pytest.mark.rule("lines.permission")
+def test_a_question_leaves_the_commands(table: Table) -> None:
+    asked = table.ask(AskPlan("a1", "1. look"))
+    table.enter("/help")
+    assert any(said.startswith("/help") for said in table.front.shown)
+    assert asked.value is None
+    table.enter("e")
+    table.enter("/ is the root")
+    assert asked.value == PlanAnswer(accepted=True, text="/ is the root")
+
+
+@pytest.mark.bound("lines.told")
+def test_of_many_commands_the_last_are_told(tmp_path: Path, limit: Limit) -> None:
+    limit("lines.told", 1)
+    table = Table(tmp_path)
+    for text in ("one", "two"):
+        table.session._shells = 1
+        table.session._shell_ended("echo", ToolResult(text))
+    table.enter("work")
+    assert table.session._told == deque()
+    assert table.front.shown == ["one", "two", "> work"]
+
+
 @pytest.mark.rule("lines.exit-codes")
 def test_the_exit_code_is_that_of_the_storage_or_of_the_signal(table: Table) -> None:
     table.enter("work")
@@ -196,7 +221,11 @@ def test_what_steered_too_late_is_the_next_prompt(table: Table) -> None:
 @pytest.mark.bound("lines.sessions")
 def test_sessions_are_listed_the_latest_first(tmp_path: Path, limit: Limit) -> None:
     work = LiveWork(
-        load_settings(tmp_path), tmp_path, Options(), cast("User", None), lambda _: load_settings(tmp_path)
+        load_settings(tmp_path),
+        tmp_path,
+        Options(),
+        cast("User", None),
+        reload=lambda _: load_settings(tmp_path),
     )
     assert work.sessions() == ["there is none yet"]
     home = index.home(project_key(tmp_path))

@@ -20,7 +20,7 @@ HOLD = calls(call("bash", command="touch held; until test -e go; do sleep 0.01; 
 PLAN = calls(call("plan", op="write", text="1. look"))
 WORK = calls(call("write", path="new.txt", content="x\n"), call("read", path="no"), thought="I write.")
 PLAYS: dict[str, list[dict[str, Any]]] = {
-    "first": [WORK, final("Written.\nBye."), final("Again.")],
+    "first": [WORK, final("Written.\nBye."), final("Again."), final("Still here.")],
     "cancel": [HOLD, final("second")],
     "queue": [HOLD, final("early"), final("late"), final("next")],
     "lost": [HOLD],
@@ -48,7 +48,7 @@ def open_(daemon: PoolSettings, model: str, git_repo: Path) -> Iterator[Open]:  
     """Opens a session."""
     opened: list[Terminal] = []
 
-    def one(mode: str = "auto", **more: Any) -> Terminal:
+    def one(mode: str = "auto", args: tuple[str, ...] = (), **more: Any) -> Terminal:
         flags = [
             "--model",
             model,
@@ -59,7 +59,7 @@ def open_(daemon: PoolSettings, model: str, git_repo: Path) -> Iterator[Open]:  
             "--route",
             "answer",
         ]
-        opened.append(Terminal(git_repo, *flags, **more))
+        opened.append(Terminal(git_repo, *flags, *args, **more))
         opened[-1].until(READY)
         return opened[-1]
 
@@ -95,8 +95,15 @@ def test_a_session_from_its_first_line_to_its_last(open_: Open, git_repo: Path) 
     terminal.until_over()
     terminal.say("/quit")
     assert terminal.end() == 0
+    terminal = open_(args=("--continue",))
+    assert "(resumed)" in terminal.text
+    terminal.say("and now")
+    terminal.until("Still here.")
+    terminal.until_over()
+    terminal.type(CTRL_D)
+    assert terminal.end() == 0
     assert (git_repo / "new.txt").read_text() == "x\n"
-    assert prompts() == ["play first", "once more"]
+    assert prompts() == ["play first", "once more", "and now"]
 
 
 @pytest.mark.rule("lines.cancel")
@@ -151,7 +158,7 @@ def test_no_prompt_is_lost(open_: Open, git_repo: Path) -> None:
     terminal.say("one")
     terminal.until("queued: one")
     terminal.say("two")
-    terminal.until("1 prompts wait already; this one is not taken")
+    terminal.until("as many inputs wait as may (1); this one is not taken")
     terminal.until("> two")
     terminal.type(CLEAR)
     terminal.say("/quit")
@@ -308,20 +315,27 @@ def test_commands_wait_for_the_end_of_a_request(open_: Open, git_repo: Path, mod
 
 
 @pytest.mark.rule("lines.restored")
-@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_and_the_terminal_is_as_it_was(
-    open_: Open, git_repo: Path, sig: signal.Signals
-) -> None:
+def test_a_signal_ends_it_and_the_terminal_is_as_it_was(open_: Open, git_repo: Path) -> None:
     terminal = open_()
     terminal.say("play signal")
     until((git_repo / "held").exists)
     assert terminal.left() != terminal.before
-    terminal.send(sig)
+    terminal.process.send_signal(signal.SIGTERM)
     terminal.until("cancelled: terminated")
     assert terminal.process.wait(PATIENCE) == 143
     assert terminal.left() == terminal.before
     terminal.end()
     assert b"\x1b[?2004l" in terminal.raw
+
+
+@pytest.mark.rule("lines.restored")
+def test_a_terminal_that_is_closed_ends_it(open_: Open, git_repo: Path) -> None:
+    terminal = open_()
+    terminal.say("play signal")
+    until((git_repo / "held").exists)
+    terminal.hang_up()
+    assert terminal.process.wait(PATIENCE) == 143
+    assert of(session_log(), "session.end")[-1]["outcome"] == "cancelled"
 
 
 @pytest.mark.rule("lines.restored")
