@@ -16,7 +16,7 @@ from aerix.git import GitError, git
 from aerix.session.kept import Keeper
 from aerix.session.objects import Objects
 from aerix.session.project import repository_root
-from aerix.session.stores import prune
+from aerix.session.stores import note_size, prune
 from aerix.session.worktree import WorkingTree
 
 _UNKNOWN = "?"
@@ -128,7 +128,11 @@ class Snapshots(Actor):
         point = self._point(again=begun)
         with _refusing():
             if self._keeper is None:
-                objects = Objects(self._store) if self._taken is None else self._taken.objects
+                if self._taken is None:
+                    objects = Objects(self._store)
+                    prune(self._store, objects.size)
+                else:
+                    objects = self._taken.objects
                 self._keeper = Keeper(self._cwd, objects)
             tree = None if point.tree is None else self._taken
             kept = None if message.path is None else self._keeper.before(message.path, tree)
@@ -141,7 +145,7 @@ class Snapshots(Actor):
             return None
         with _refusing():
             point = replace(self._point(), kept=self._keeper.after())
-            prune(self._store, self._keeper.size)
+            note_size(self._store, self._keeper.size)
         return point
 
     def _point(self, *, again: bool = False) -> Point:
@@ -164,7 +168,9 @@ class Snapshots(Actor):
         """The repository's working tree; None outside one."""
         if self._taken is None:
             root = repository_root(self._cwd)
-            self._taken = None if root is None else WorkingTree(root, self._store, self._leash)
+            if root is not None:
+                self._taken = WorkingTree(root, self._store, self._leash)
+                prune(self._store, self._taken.objects.size)
         return self._taken
 
     def teardown(self, exit: Exit) -> None:

@@ -12,13 +12,17 @@ from aerix.session.objects import stored_bytes
 _SIZE = "size"
 
 
+def note_size(store: Path, size: int) -> None:
+    """Note how large a store has become, and that it was in use."""
+    with suppress(OSError):
+        (store / _SIZE).write_text(str(size))
+
+
 def prune(store: Path, size: int) -> None:
-    """Note the bytes of this store, and remove those of other sessions while all together are over the bound.
+    """Remove the stores of other sessions while all together, with this one of ``size`` bytes, are over the bound.
 
     A session that is open keeps its own.
     """
-    with suppress(OSError):
-        (store / _SIZE).write_text(str(size))
     others = sorted(_stores(store), key=_used)
     total = sum(map(_size, others)) + size
     for other in others:
@@ -36,17 +40,23 @@ def _stores(store: Path) -> list[Path]:
 
 
 def _used(store: Path) -> float:
-    with suppress(OSError):
-        return (store / _SIZE).stat().st_mtime
+    for path in (store / _SIZE, store):
+        with suppress(OSError):
+            return path.stat().st_mtime
     return 0.0
 
 
 def _size(store: Path) -> int:
-    """As it was noted; measured where the session was killed before it could."""
+    """As it was noted; where the session was killed before it could, that is made up for."""
     try:
         return int((store / _SIZE).read_text())
     except (OSError, ValueError):
-        return stored_bytes(store / "objects")
+        size = stored_bytes(store / "objects")
+    with suppress(OSError):
+        used = store.stat().st_mtime
+        note_size(store, size)
+        os.utime(store / _SIZE, (used, used))
+    return size
 
 
 def _remove(store: Path) -> bool:

@@ -250,6 +250,7 @@ def test_the_stores_of_all_sessions_are_capped_and_the_oldest_goes(tmp_path: Pat
         fcntl.flock(log, fcntl.LOCK_EX)  # somebody works in it
         prune(stores[3], 100)
     assert [one.exists() for one in stores] == [False, True, False, True]
+    assert (stores[1] / "size").read_text() == "100"
 
 
 def test_a_leash_that_is_let_go_ends_a_snapshot(git_repo: Path, store: Path) -> None:
