@@ -218,9 +218,9 @@ class Live:
 
     def _list(self) -> None:
         """Have the index tell what became of the session."""
-        from aerix.session.index import entries
+        from aerix.session.index import Place, note
 
-        entries(self._log.parent)
+        note(Place(self._log.parent, self.session))
 
     def _begin(self, prompt: str) -> SessionStart:
         return SessionStart(

@@ -235,6 +235,7 @@ class Request(Actor):
         child, notes = root_agent(self._spec, self._places, member, self._ledger, route)
         for note in notes:
             self._journal.note(note)
+        self._journal.flush()  # else what did not go out at once would wait for the agent's end
         self._fire(hooks.AgentSpawn(ROOT, "root"))
         result = run_agent(self, self._places.supervisor, child, self._agent_s)
         self._usage = self._usage.sum(result.usage)

@@ -127,6 +127,15 @@ def entries(folder: Path) -> list[Entry]:
     return sorted(living.values(), key=lambda one: (one.last, one.mtime_ns), reverse=True)
 
 
+def note(place: Place) -> None:
+    """Have the index tell of a session as its log is now. What cannot be written is left to whoever lists them."""
+    known = _load(place.home / "index.json")
+    entry = _fresh(place, known.get(place.id))
+    if entry is not None and entry != known.get(place.id):
+        with suppress(OSError):
+            _save(place.home, known | {place.id: entry})
+
+
 def read(place: Place) -> Entry:
     """What the log says. Raises OSError where it cannot be read."""
     status = place.log.stat()

@@ -4,6 +4,7 @@ A line is on its way to the disk before the agent goes on: writing is a request 
 whole: one that cannot be written to its end is taken back.
 """
 
+import errno
 import fcntl
 import os
 from contextlib import suppress
@@ -41,6 +42,8 @@ class SessionLog(Actor):
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._fd = os.open(self.path, flags, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(self._fd).st_nlink:  # whoever held the lock has removed the session
+                raise FileNotFoundError(errno.ENOENT, "it was removed")
             self._end_torn_line()
         except BlockingIOError:
             raise in_use(self.path) from None

@@ -60,6 +60,8 @@ class _Seen:
         """Those whose end the agent was told."""
         self.request: dict[str, Any] = {}
         """Of the last request."""
+        self.began: dict[str, str] = {}
+        """Where it began, and with which model; its root may not have."""
         self.granted: dict[str, None] = {}
         """Permission rules that the user has granted, to whichever agent."""
 
@@ -73,12 +75,14 @@ class _Seen:
                 yield line
 
     def _note(self, line: Line) -> None:
-        if isinstance(name := line.get("id"), str):
-            self._number(name)
+        match line:
+            case {"type": events.Segment.type | events.Message.type | events.Job.type, "id": str(name)}:
+                self._number(name)
         match line:
             case {"type": events.SessionStart.type}:
-                told = {key: str(line.get(key, "")) for key in ("title", "cwd", "model")}
-                self.request |= {**told, "ended": "interrupted", "reason": "", "worked": False}
+                self.began = {key: str(line.get(key, "")) for key in ("cwd", "model")}
+                title = str(line.get("title", ""))
+                self.request |= {"title": title, "ended": "interrupted", "reason": "", "worked": False}
             case {"type": events.SessionEnd.type, "outcome": str(outcome)}:
                 self.request["ended"] = "" if outcome == "done" else outcome
                 self.request["reason"] = str(line.get("reason", ""))
@@ -100,7 +104,7 @@ class _Seen:
             self.numbers[word] = max(self.numbers.get(word, 0), number)
 
     def _spawn(self, line: Line) -> None:
-        self.request["worked"] = True
+        self.request |= {**self.began, "worked": True}
         match line:
             case {"window": int(window)} if line.get("resumed") is not True:
                 self.request["window"] = window

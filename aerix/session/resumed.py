@@ -41,6 +41,7 @@ class Resumed:
     worked: bool = False
     """Whether its root had begun."""
     cwd: str = ""
+    """Where a root worked last, and with which model."""
     model: str = ""
     window: int = 0
     """Tokens of the window that the context was begun for."""

@@ -155,6 +155,19 @@ def test_what_lies_beside_the_logs_is_no_session() -> None:
     assert [entry.id for entry in listed()] == [name]
 
 
+@pytest.mark.rule("session.index")
+def test_at_a_requests_end_only_its_own_log_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    session("others")
+    mine = index.Place(home(PROJECT), session("mine"))
+    seen = reads(monkeypatch)
+    index.note(mine)
+    index.note(mine)
+    assert seen == [mine.log]
+    assert list(json.loads((home(PROJECT) / "index.json").read_bytes())["sessions"]) == [mine.id]
+    assert {entry.title for entry in listed()} == {"others", "mine"}
+    index.note(index.Place(home(PROJECT), "gone"))
+
+
 # --- which one is meant
 
 

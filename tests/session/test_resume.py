@@ -24,10 +24,8 @@ from aerix.session.resume import resume, resume_from
 from aerix.session.resumed import LostJob, Resumed
 
 
-def begin(title: str = "Mend it", **given: Any) -> list[Event]:
-    return [
-        SessionStart(session="s", version="0", cwd="/there", project="p", model="m", title=title, **given)
-    ]
+def begin(title: str = "Mend it", cwd: str = "/there") -> list[Event]:
+    return [SessionStart(session="s", version="0", cwd=cwd, project="p", model="m", title=title)]
 
 
 def spawn(**given: Any) -> Event:
@@ -182,6 +180,7 @@ def test_how_the_last_request_ended_is_known(last: list[Event], ended: str, reas
 def test_a_request_that_did_not_come_to_its_agent_is_told_apart() -> None:
     found = read(*HEAD, *turn("t1", {"final": "x"}), *end(), *begin("More"))
     assert (found.ended, found.title, found.worked, len(found.held)) == ("interrupted", "More", False, 3)
+    assert read(*HEAD, *end(), *begin(cwd="/elsewhere")).cwd == "/there"  # which is what the agent knows
     assert read() == Resumed()
     assert read(*begin()).held == ()
 
