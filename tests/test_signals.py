@@ -224,7 +224,7 @@ def test_a_signal_writes_what_every_actor_does_into_the_log_and_disturbs_nothing
         running.send(signal.SIGUSR1)
         told = next(line for line in map(json.loads, log) if line["event"] == "actors.dump")
         done = running.end()
-    assert (done.code, done.err, running.seen[-1]["type"]) == (0, "", "session.end")
+    assert (done.code, done.notes, running.seen[-1]["type"]) == (0, [], "session.end")
     (agent,) = [line for line in told["dump"].splitlines() if "waits for Generate to pool-link" in line]
     assert " Agent " in agent
     assert "thread MainThread (" in told["dump"]
