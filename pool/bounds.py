@@ -282,6 +282,14 @@ CHUNK = Bound(
     "more snapshots",
     least=1,
 )
+IDLE_ROWS = Bound(
+    "prefix.idle-rows",
+    1024,
+    "rows in the cache that nobody uses",
+    "worker",
+    "cut",
+    "they leave it for snapshots where that is faster",
+)
 DISK = Bound(
     "prefix.disk",
     512 * 1024 * 1024,
@@ -383,7 +391,7 @@ UNSCORED = Bound("worker.unscored", 8, "tokens of a OneOf that is not scored", "
 
 WORKER_ROWS = (
     BATCH, SEQUENCES, CONTEXTS, QUEUE, PASSED_OVER, PROMPT_SLICE, PROMPT_STEP, REPLY_SLICE, SEGMENTS, SCHEMA, SCHEMA_STATES, SCHEMA_FUEL, SCHEMA_ITEMS, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
-    THINKING, UNSCORED, CHUNK, DISK, DISK_HEADER, DISK_QUEUE, DISK_QUIET, DISK_CLOSE, SNAPSHOTS,
+    THINKING, UNSCORED, CHUNK, IDLE_ROWS, DISK, DISK_HEADER, DISK_QUEUE, DISK_QUIET, DISK_CLOSE, SNAPSHOTS,
 )  # fmt: skip
 
 # --- models on servers --------------------------------------------------------------------------------------------

@@ -145,6 +145,12 @@ class Shelf:
         enough = room >= need and (not fresh or bool(self._free) or bool(victims))
         return victims if enough else None
 
+    def idle(self, place: Place) -> tuple[list[int], int]:
+        """Sequences that nobody uses and ``place`` does not need, and how many cells would be empty without them."""
+        gone: Counter[int] = Counter()
+        idle = [s for s, held in self._held.items() if not held.leased and s != place.sequence]
+        return idle, sum(self._give(gone, self._held[s].cells) for s in idle)
+
     def take(self, place: Place, victims: list[int], need: int) -> Lease:
         """Lease that place, once the victims are gone, with ``need`` cells."""
         operations: list[Operation] = [self._drop(sequence) for sequence in victims]

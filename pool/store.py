@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aerix.actors.log import log
-from aerix.pool.bounds import DISK
+from aerix.pool.bounds import DISK, IDLE_ROWS
 from aerix.pool.contexts import Prompt
 from aerix.pool.fit import memory_limit, snapshot_bytes
 from aerix.pool.plan import Plan, plans
@@ -24,6 +24,9 @@ from aerix.pool.workerargs import WorkerArgs
 
 WORTH = 32
 """Rows below which nothing is kept: to compute them costs no more than to look after them."""
+
+_REPLY = 128
+"""Rows that a reply is expected to have, where it may have as many."""
 
 
 def budget_of(args: WorkerArgs) -> int:
@@ -71,7 +74,8 @@ class Store:
             need = len(tokens) - plan.place.start + reserve
             victims = self.shelf.victims(plan.place, need)
             if victims is not None:
-                lease = self._carry_out(plan, victims, tokens, need)
+                rows = len(tokens) - plan.start + min(reserve, _REPLY)
+                lease = self._carry_out(plan, self._in_the_way(plan, rows) or victims, tokens, need)
                 if latest is None:
                     self._count(plan, lease, limit)
                 self._heads[lease.sequence] = prompt.head if prompt else 0
@@ -143,6 +147,25 @@ class Store:
             cuttable=self._engine.facts.cuttable,
         )
 
+    def _in_the_way(self, plan: Plan, rows: int) -> list[int]:
+        """What nobody uses, where so many rows are computed sooner without, their way out and back included.
+
+        All its rows are in snapshots then: what memory has no room for stays where it is.
+        """
+        facts, idle = self._engine.facts, self.shelf.idle(plan.place)
+        if idle[1] <= IDLE_ROWS.count or not facts.cuttable or not self.memory.limit:
+            return []
+        missing = sum(end - start for s in idle[0] for start, end in self._missing(s))
+        out = min(missing, idle[1]) * facts.row_bytes
+        if self.memory.bytes + out > self.memory.limit:
+            return []
+        moving = out * self.rates.out + idle[1] * facts.row_bytes * self.rates.memory
+        if moving >= self.rates.slowed(idle[1], rows):
+            return []
+        for sequence in idle[0]:
+            self._keep(sequence, worth=1)
+        return [sequence for sequence in idle[0] if not self._missing(sequence)]
+
     def _carry_out(self, plan: Plan, victims: list[int], tokens: list[int], need: int) -> Lease:
         self.memory.use(plan.parts)
         place = plan.place
@@ -207,18 +230,23 @@ class Store:
 
     # --- keeping --------------------------------------------------------------------------------------------------
 
-    def _keep(self, sequence: int) -> None:
+    def _keep(self, sequence: int, worth: int = WORTH) -> None:
         """Snapshots of what the sequence holds and none has, where that is worth it."""
-        tokens = list(self.shelf.tokens(sequence))
-        missing = self.memory.missing(tokens) if self.memory.limit else []
-        if sum(end - start for start, end in missing) < WORTH:
+        tokens, missing = list(self.shelf.tokens(sequence)), self._missing(sequence)
+        if sum(end - start for start, end in missing) < worth:
             return
         head = self._heads.get(sequence, 0)
         for start, end in missing:
+            began = time.perf_counter()
             data = self._engine.save(sequence, start, end)
             pinned = start < head if self._engine.facts.cuttable else end == head
             if data is None or not self.memory.put(tokens[:end], start, data, pinned=pinned):
                 return
+            self.rates = self.rates.saved(len(data), time.perf_counter() - began)
+
+    def _missing(self, sequence: int) -> list[tuple[int, int]]:
+        """Which of its rows are in no snapshot, where snapshots are kept."""
+        return self.memory.missing(list(self.shelf.tokens(sequence))) if self.memory.limit else []
 
     def _marks_of(self, prompt: Prompt) -> set[int]:
         """Ends of segments that are worth a snapshot, the last one and the head's before others."""
@@ -231,23 +259,34 @@ class Store:
         return marks
 
     def _rows_of(self, head: list[int]) -> list[tuple[int, int, memoryview]]:
-        """A head's rows, from the cache, or where it cannot be cut from the snapshot; nothing where they have gone."""
+        """A head's rows, from the cache, to which they come back for it; where it cannot be cut, from the snapshot.
+
+        Nothing where they have gone.
+        """
         if not self._engine.facts.cuttable:
             kept = [part.kept for part in self.memory.find(head, len(head)) if part.end == len(head)]
             return [(0, len(head), one.data) for one in kept if isinstance(one, Snapshot)]
         holder = next(
             (s for s in self.shelf.sequences if common(list(self.shelf.tokens(s)), head) == len(head)), None
         )
-        if holder is None:
+        if holder is not None:
+            return self._saved(holder, len(head))
+        lease = self.admit([*head, 0], reserve=0, latest=len(head))
+        if lease is None:
             return []
-        ends = [*range(self._engine.facts.chunk, len(head), self._engine.facts.chunk), len(head)]
-        stretches = zip([0, *ends], ends, strict=False)
-        rows = [(start, end, self._engine.save(holder, start, end)) for start, end in stretches]
-        return (
-            [(start, end, data) for start, end, data in rows if data is not None]
-            if all(r[2] for r in rows)
-            else []
-        )
+        rows = self._saved(lease.sequence, len(head)) if lease.start == len(head) else []
+        self.release(lease.sequence, keep=False)
+        return rows
+
+    def _saved(self, sequence: int, upto: int) -> list[tuple[int, int, memoryview]]:
+        """The first rows of a sequence, in stretches; nothing where the engine does not give one of them."""
+        ends = [*range(self._engine.facts.chunk, upto, self._engine.facts.chunk), upto]
+        rows = [
+            (start, end, data)
+            for start, end in zip([0, *ends], ends, strict=False)
+            if (data := self._engine.save(sequence, start, end)) is not None
+        ]
+        return rows if len(rows) == len(ends) else []
 
     def _do(self, operations: tuple[Operation, ...]) -> None:
         for operation in operations:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aerix.actors import Refused
@@ -22,6 +22,7 @@ from aerix.pool.shelf_disk import HeadFiles, Kind
 from aerix.pool.shelf_memory import Part
 from aerix.pool.store import WORTH, Store
 from aerix.pool.workerargs import WorkerArgs
+from tests.conftest import Limit
 from tests.pool.desk import Desk, Scripts
 from tests.pool.owner import worker
 
@@ -293,6 +294,59 @@ def test_a_head_is_written_when_nobody_waits_and_found_by_the_next_pool(
     assert len(list(tmp_path.glob("*/*"))) == 1
 
 
+def crowded(limit: Limit, budget: int, **rates: float) -> tuple[Store, Machine, list[int]]:
+    """A store with a conversation of 70 rows that nobody uses, in a cache where 40 of them are too many."""
+    limit("prefix.idle-rows", 40)
+    engine = machine(sequences=4, cells=400)
+    store = Store(engine, budget)
+    store.rates = Rates(**rates)
+    tokens = conversation(1, 70)
+    run(store, engine, tokens)
+    return store, engine, tokens
+
+
+@pytest.mark.rule("prefix.idle-leave")
+@pytest.mark.bound("prefix.idle-rows")
+def test_rows_that_nobody_uses_leave_the_cache_for_a_snapshot_and_come_back_whole(limit: Limit) -> None:
+    store, engine, tokens = crowded(limit, 10_000, row=1.0)
+    run(store, engine, conversation(2, 60))
+    assert len(list(store.shelf.sequences)) == 1
+    lease = store.admit([*tokens, *range(200)], reserve=10)
+    assert lease is not None
+    assert (lease.start, lease.shelf) == (70, "memory"), "to the last row"
+
+
+@pytest.mark.parametrize(
+    ("budget", "rates"),
+    [
+        pytest.param(0, {"row": 1.0}, id="nowhere to go"),
+        pytest.param(300, {"row": 1.0}, id="not all of them fit"),
+        pytest.param(10_000, {"row": 1e-9}, id="the way out takes longer"),
+    ],
+)
+def test_rows_that_nobody_uses_stay_where_nothing_is_won(
+    limit: Limit, budget: int, rates: dict[str, float]
+) -> None:
+    store, engine, tokens = crowded(limit, budget, **rates)
+    run(store, engine, conversation(2, 60))
+    lease = store.admit([*tokens, *range(200)], reserve=10)
+    assert lease is not None
+    assert (lease.start, lease.shelf) == (70, "resident")
+
+
+def test_a_head_that_has_left_the_cache_is_written_all_the_same(limit: Limit, tmp_path: Path) -> None:
+    limit("prefix.idle-rows", 40)
+    engine = machine(sequences=4, cells=400)
+    store = Store(engine, 10_000, heads_in(tmp_path, engine))
+    store.rates = Rates(row=1.0)
+    tokens = conversation(1, 70)
+    run(store, engine, tokens, prompt_of(tokens, head=45))
+    run(store, engine, conversation(2, 60))
+    store.rest()
+    store.close()
+    assert heads_in(tmp_path, engine).find(tokens, 70)[-1].upto == 45
+
+
 def test_a_head_whose_rows_have_gone_is_not_written(tmp_path: Path) -> None:
     engine = machine(sequences=1)
     store = Store(engine, 0, heads_in(tmp_path, engine))
@@ -356,20 +410,28 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@pytest.mark.parametrize("idle_rows", [10, 1000])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(STEP, max_size=50), st.integers(1, 4), st.integers(40, 200), st.integers(0, 1500), st.booleans()
+    steps=st.lists(STEP, max_size=50),
+    sequences=st.integers(1, 4),
+    cells=st.integers(40, 200),
+    budget=st.integers(0, 1500),
+    cuttable=st.booleans(),
 )
 @pytest.mark.rule("prefix.never-exceeded")
 @pytest.mark.rule("prefix.lru")
 def test_under_any_traffic_the_engine_holds_what_the_store_says(
     tmp_path_factory: pytest.TempPathFactory,
+    limit: Limit,
+    idle_rows: int,
     steps: list[tuple[str, Any, Any]],
     sequences: int,
     cells: int,
     budget: int,
     cuttable: bool,
 ) -> None:
+    limit("prefix.idle-rows", idle_rows)
     engine = machine(sequences, cells, cuttable=cuttable)
     disk = heads_in(tmp_path_factory.mktemp("heads"), engine)
     store = Store(engine, budget, disk)

@@ -19,6 +19,7 @@ from aerix.pool.contexts import Prompt
 from aerix.pool.engine import LlamaEngine
 from aerix.pool.generation import Bench
 from aerix.pool.ladder import Rung, apply_signal_stack
+from aerix.pool.rates import Rates
 from aerix.pool.rows import Row
 from aerix.pool.shelf_disk import open_heads
 from aerix.pool.store import Store
@@ -189,10 +190,12 @@ def test_a_head_on_disk_gives_the_logits_of_a_fresh_engine(
 def test_a_turn_and_a_choice_are_generated_where_memory_cannot_be_cut(tmp_path: Path, make: Any) -> None:
     engine = opened(make(tmp_path / "tiny.gguf"))
     desk = Desk(engine)
-    desk.bench = Bench(engine, Store(engine, 64 << 20))
+    store = Store(engine, 64 << 20)
+    desk.bench = Bench(engine, store)
     desk.create(p.Segment("u1", "user", TEXT[:150]))
     sampling = p.Sampling(temperature=0)
     first = desk.generate(8, sampling=sampling)
+    store.rates = Rates(row=1000.0)  # so that a snapshot is the cheapest plan, however busy the machine is
     choice = desk.generate(8, constraint=p.Constraint(texts=["yes", "no", "never", "often", "soon"]))
     assert choice.usage.recomputed_from > 60, "the end of the segment was kept"
     again = desk.generate(8, sampling=sampling)
