@@ -54,6 +54,7 @@ def _print(args: argparse.Namespace, lines: "Callable[[Settings], list[str]]") -
     """Print what the settings of this folder give, then the notes about them."""
     from aerix.output import complain
     from aerix.settings import SettingsError, load_settings
+    from aerix.shown import clean
 
     try:
         file = None if args.settings is None else Path(args.settings)
@@ -61,7 +62,7 @@ def _print(args: argparse.Namespace, lines: "Callable[[Settings], list[str]]") -
     except SettingsError as error:
         complain(str(error))
         return USAGE
-    print("\n".join(lines(settings)))  # noqa: T201 # what the command is for
+    print("\n".join(clean(line).replace("\n", " ") for line in lines(settings)))  # noqa: T201 # what the command is for
     for note in settings.notes:
         complain(note)
     return DONE

@@ -197,6 +197,18 @@ def test_what_cannot_be_done_is_a_sentence(
 
 
 @pytest.mark.rule("redteam.names")
+def test_what_a_project_denies_moves_no_cursor_where_settings_are_shown(
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / ".aerix/settings.toml").write_text('permissions.deny = ["bash(\\u001b[2J\\u009b)"]')
+    monkeypatch.chdir(project)
+    assert run(["settings", "show"]) == 0
+    out = capfd.readouterr().out
+    assert 'permissions.deny = ["bash(\u241b[2J\ufffd)"]' in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.rule("redteam.names")
 def test_a_folders_name_cannot_pretend_to_be_something_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
