@@ -34,7 +34,7 @@ def add_parsers(commands: Any) -> None:
     undo.add_argument(
         "--to",
         metavar="TURN",
-        help="before which turn: t3 (of the last prompt), 2.t3 (of the second), 2 (before the second prompt), start",
+        help="before what: a turn by its id in the log (t3), a prompt by its number (2), or start",
     )
     undo.add_argument("--dry-run", action="store_true", help="only list what would be put back")
     undo.add_argument("--force", action="store_true", help="also what changed since; that is kept for --redo")

@@ -7,7 +7,7 @@ from typing import Any
 
 from aerix.session import events
 
-_TURN = re.compile(r"(?:(\d+)\.)?t(\d+)")
+_TURN = re.compile(r"t(\d+)")
 
 
 class NoTarget(Exception):
@@ -37,13 +37,13 @@ class History:
     marks: list[Mark] = field(default_factory=list)
     prompts: dict[int, str] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
-    """The last turn of each request's root."""
+    """The turns of the root, each with its request."""
 
     def target(self, to: str | None) -> tuple[int, str]:
         """The index of the first mark that is to be undone, and what it stands before, in words. Raises NoTarget.
 
         ``to``: None is before the last prompt that had calls which may change files; ``start`` or ``0`` the session's start; N
-        before prompt N; ``tK`` before the calls of turn K of the last prompt, ``N.tK`` of prompt N.
+        before prompt N; ``tK`` before the calls of turn K.
         """
         if not self.marks:
             raise NoTarget("this session has made no call that may change files")
@@ -54,8 +54,8 @@ class History:
         if to.isdecimal():
             return self._before(int(to))
         if match := _TURN.fullmatch(to):
-            return self._turn(int(match[1] or max(self.turns, default=1)), int(match[2]))
-        raise NoTarget(f"--to takes start, the number of a prompt, a turn (t3) or both (2.t3), not {to!r}")
+            return self._turn(int(match[1]))
+        raise NoTarget(f"--to takes start, the number of a prompt, or a turn (t3), not {to!r}")
 
     def undone(self) -> int:
         """The index behind the last mark of an agent: what comes there are undos."""
@@ -68,12 +68,14 @@ class History:
             lambda mark: mark.request >= request
         ), f"prompt {request} ({self.prompts[request]})"
 
-    def _turn(self, request: int, turn: int) -> tuple[int, str]:
-        last = self.turns.get(request, 0)
-        if not 1 <= turn <= last:
-            raise NoTarget(f"prompt {request} has the turns t1 to t{last}; there is no t{turn}")
-        at = self._first(lambda mark: (mark.request, mark.turn) >= (request, turn) and mark.record is None)
-        return at, f"the calls of turn t{turn} of prompt {request}"
+    def _turn(self, turn: int) -> tuple[int, str]:
+        if turn not in self.turns:
+            raise NoTarget(
+                f"this session has the turns t1 to t{max(self.turns, default=0)}; there is no t{turn}"
+            )
+        at = (self.turns[turn], turn)
+        first = self._first(lambda mark: (mark.request, mark.turn) >= at and mark.record is None)
+        return first, f"the calls of turn t{turn}"
 
     def _first(self, wanted: Callable[[Mark], bool]) -> int:
         return next((n for n, mark in enumerate(self.marks) if wanted(mark)), len(self.marks))
@@ -88,8 +90,9 @@ def read_history(lines: Iterable[Mapping[str, Any]]) -> History:
                 request, turn = request + 1, 0
                 found.prompts[request] = str(line.get("title") or "")
             case {"type": events.Message.type, "role": "assistant", "agent": events.ROOT, "id": str(name)}:
-                turn = int(name[1:]) if _TURN.fullmatch(name) else turn
-                found.turns[request] = turn
+                if match := _TURN.fullmatch(name):
+                    turn = int(match[1])
+                    found.turns[turn] = request
             case {"type": events.Snapshot.type}:
                 found.marks.append(_mark(line, request, turn))
             case {"type": events.Undo.type, "record": str(record)}:

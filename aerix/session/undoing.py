@@ -63,7 +63,7 @@ class Undoing:
         changes = Changes(self._history, self._stored)
         mark = next((mark for mark in self._history.marks[first:] if mark.tree), None)
         if mark is None:
-            limits = _NO_TREE if self._root else _OUTSIDE
+            limits = "" if first == len(self._history.marks) else _NO_TREE if self._root else _OUTSIDE
             return Offer(words, plan(changes.since(first), force=force), limits=limits)
         where = changes.about(mark.about).root
         if where != str(self._root):

@@ -186,19 +186,19 @@ def test_it_goes_back_to_a_turn_a_prompt_or_the_start(acted: Acted) -> None:
             acted.turn()
         acted.end()
         acted.prompt(prompt)
-    contents = {None: "1\n2\n3\n4\n", "3.t2": "1\n2\n3\n4\n5\n", "2.t2": "1\n2\n3\n", "3": "1\n2\n3\n4\n"}
+    contents = {None: "1\n2\n3\n4\n", "t8": "1\n2\n3\n4\n5\n", "t5": "1\n2\n3\n", "3": "1\n2\n3\n4\n"}
     for to, text in contents.items():
         acted.undo(to)
         assert file.read_text() == text
         acted.undo(back=True)
         assert file.read_text() == "1\n2\n3\n4\n5\n6\n"
-    for to in ("start", "0", "1", "1.t1"):
+    for to in ("start", "0", "1", "t1"):
         acted.undo(to)
         assert not file.exists()
         acted.undo(back=True)
-    assert acted.offer("t1").plan.steps == []
+    assert acted.offer("t10").plan.steps == []
     assert acted.offer().to == "prompt 3 (the third)"
-    assert acted.offer("3.t2").to == "the calls of turn t2 of prompt 3"
+    assert acted.offer("t8").to == "the calls of turn t8"
 
 
 @pytest.mark.rule("undo.to-turn")
@@ -206,10 +206,10 @@ def test_it_goes_back_to_a_turn_a_prompt_or_the_start(acted: Acted) -> None:
     ("to", "said"),
     [
         ("7", "this session has 1 prompts; there is no prompt 7"),
-        ("t9", "prompt 1 has the turns t1 to t1; there is no t9"),
+        ("t9", "this session has the turns t1 to t1; there is no t9"),
         (
             "yesterday",
-            "--to takes start, the number of a prompt, a turn (t3) or both (2.t3), not 'yesterday'",
+            "--to takes start, the number of a prompt, or a turn (t3), not 'yesterday'",
         ),
     ],
 )

@@ -61,7 +61,7 @@ class Acted:
         self.prompt("the first")
 
     def prompt(self, title: str) -> None:
-        self._snapshots, self.turns = Snapshots(self.cwd, self.place.folder / "trees"), 0
+        self._snapshots = Snapshots(self.cwd, self.place.folder / "trees")
         self._log(
             SessionStart(session=ID, version="0", cwd=str(self.cwd), project="p", model="m", title=title)
         )
