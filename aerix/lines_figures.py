@@ -28,8 +28,10 @@ class Figures:
         self._streaming: set[str] = set()
         self._streaming_since = now
         self._turn = self._turns = self._window = 0
-        self._context = ""
         self._used = 0
+        """Tokens of the root's context, where the pool has told; what is being written is not among them."""
+        self._about = ""
+        """What marks that count where it is not the pool's own."""
         self._calls: list[str] = []
         self.verified = ""
         """What the last verifier found; empty where there was none."""
@@ -52,6 +54,15 @@ class Figures:
             case events.Message() if event.agent == ROOT:
                 self._calls = self._calls[1:]
                 self._go(f"running {self._calls[0]}" if self._calls else "waiting for the model", now)
+            case events.SessionEnd():
+                for agent in list(self._streaming):
+                    self._stop_streaming(agent, now)
+            case _:
+                self._note(event)
+
+    def _note(self, event: Event) -> None:
+        """Events that tell of no generation."""
+        match event:
             case events.AgentSpawn() if event.agent == ROOT:
                 self._turns, self._window = event.max_turns, event.window
             case events.Spend(bound=TURNS.name) if event.agent == ROOT:
@@ -60,11 +71,10 @@ class Figures:
                 self.verified = "verification pending"
             case events.Verdict():
                 self.verified = f"verification {'passed' if event.verdict == 'pass' else 'failed'}"
+            case events.Segment() if event.agent == ROOT and event.role != "assistant" and self._used:
+                self._used += event.tokens
             case events.Compaction() if event.agent == ROOT:
-                self._context = f"≈{event.after:,}"
-            case events.SessionEnd():
-                for agent in list(self._streaming):
-                    self._stop_streaming(agent, now)
+                self._used, self._about = event.after, "≈"
 
     def name_call(self, tool: str) -> None:
         """The root writes a call of that tool."""
@@ -84,8 +94,6 @@ class Figures:
             self._go("writing", now)
             self._written, self._calls = 0, []
         self._written += event.tokens
-        if self._used:
-            self._context = f"{self._used + self._written:,}"
 
     def _stop_streaming(self, agent: str, now: float) -> None:
         if agent in self._streaming:
@@ -100,14 +108,13 @@ class Figures:
         if self._state != "reading":
             self._go("reading", now)
             self._first = event.done
-        self._done, self._total, self._used = event.done, event.total, event.total
-        self._context = f"{event.total:,}"
+        self._done, self._total = event.done, event.total
 
     def _turn_ended(self, event: events.Message, now: float) -> None:
         usage = event.usage or {}
         used = usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
         if used:
-            self._used, self._context = used, f"{used:,}"
+            self._used, self._about = used, ""
         self._go(f"running {self._calls[0]}" if self._calls else "waiting for the model", now)
 
     # --- in words
@@ -125,8 +132,9 @@ class Figures:
         yield f"{now - self._begun:.0f} s"
         if self._turns:
             yield f"turn {self._turn}/{self._turns}"
-        if self._context:
-            yield f"context {self._context} of {self._window:,}"
+        if self._used:
+            now_written = self._written if self._state == "writing" else 0
+            yield f"context {self._about}{self._used + now_written:,} of {self._window:,}"
 
     def _read(self, seconds: float) -> Iterator[str]:
         yield f"reading prompt {100 * self._done // self._total} %"

@@ -79,8 +79,7 @@ class LiveWork:
         resumed = " (resumed)" if self._begun else ""
         return [
             f"aerix {__version__} · {self.live.model}",
-            f"in {where} · mode {self._settings.permissions.mode}",
-            f"session {self.live.session}{resumed}",
+            f"in {where} · session {self.live.session}{resumed}",
             *self.live.in_force,
             *self._settings.notes,
             "/help names the commands and keys",

@@ -62,6 +62,10 @@ def called(tool: str, text: str, error: bool = False, agent: str = "a1", **value
     )
 
 
+def counted(name: str, role: str, tokens: int) -> Segment:
+    return Segment(id=name, role=role, label="turn" if role == "assistant" else "result", tokens=tokens)
+
+
 def end(**values: Any) -> SessionEnd:
     known: dict[str, Any] = {
         "session": "s", "outcome": "done", "reason": "", "text": "", "diff": "", "untracked": [], "usage": {},
@@ -217,17 +221,20 @@ def test_progress_of_the_prompt_and_of_the_turn_are_figures_of_the_pool(screen: 
     screen.take(Reading(), after=1.0)
     assert screen.status == "waiting for the model · 1 s · turn 1/40"
     screen.take(Reading(done=1000, total=4000))
-    assert screen.status == "reading prompt 25 % · 1 s · turn 1/40 · context 4,000 of 8,192"
+    assert screen.status == "reading prompt 25 % · 1 s · turn 1/40"
     screen.take(Reading(done=2000, total=4000), after=0.5)
     assert screen.status.startswith("reading prompt 50 % · 2,000 tok/s · about 1 s · 2 s")
     screen.take(Token(text='{"thought": "x", "calls": [{"tool": "bash', tokens=1))
     screen.take(Token(text='"', tokens=30), after=1.0)
-    assert screen.status == "writing 31 tok · 31 tok/s · 2 s · turn 1/40 · context 4,031 of 8,192"
+    assert screen.status == "writing 31 tok · 31 tok/s · 2 s · turn 1/40"
     usage = {"prompt_tokens": 4000, "completion_tokens": 40}
-    screen.take(Message(id="t1", role="assistant", text="{", usage=usage))
+    screen.take(Message(id="t1", role="assistant", text="{", usage=usage), counted("t1", "assistant", 40))
     assert screen.status == "running bash · 2 s · turn 1/40 · context 4,040 of 8,192"
-    screen.take(called("bash", "[exit 0]", command="ls"), Compaction(before=4050, after=900))
-    assert screen.status == "waiting for the model · 2 s · turn 1/40 · context ≈900 of 8,192"
+    screen.take(called("bash", "[exit 0]", command="ls"), counted("c1", "user", 10))
+    screen.take(Token(text="{", tokens=3))
+    assert screen.status == "writing 3 tok · 2 s · turn 1/40 · context 4,053 of 8,192"
+    screen.take(Compaction(before=4050, after=900))
+    assert screen.status == "writing 3 tok · 2 s · turn 1/40 · context ≈903 of 8,192"
 
 
 @pytest.mark.rule("lines.progress")
