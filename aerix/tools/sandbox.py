@@ -114,6 +114,10 @@ class Sandbox:
 
     def remark(self, output: bytes) -> str:
         """The line for a command that failed in it, where its output tells that the sandbox stopped it; else nothing."""
+        if output.startswith(b"bwrap: "):
+            return (
+                "[sandbox: it does not start, so the command did not run; tools.sandbox=off does without it]"
+            )
         if any(word in output for word in _WRITE_STOPPED):
             where = f"commands write only in {self.tree} and in temporary folders"
             return f"[sandbox: {where}; --add-dir DIR adds a folder, tools.sandbox=off ends the sandbox]"

@@ -389,6 +389,21 @@ def test_a_command_that_the_sandbox_stopped_says_what_helps(runner: Ref, place: 
     assert "[sandbox" not in run(runner, "echo x > /usr/new; true").text
 
 
+@pytest.mark.rule("sandbox.remark")
+def test_a_sandbox_that_does_not_start_says_so(fake: Callable[[str | None], Path], place: Path) -> None:
+    fake('echo "bwrap: Can\'t mount x" >&2; exit 1')
+    broken = start(
+        ToolRunner(place, place, place, {}, Sandbox(shutil.which("bwrap") or "", str(place))), "broken"
+    )
+    try:
+        said = run(broken, "echo ran").text
+    finally:
+        broken.stop()
+        assert broken.join(10) is not None
+    why = "it does not start, so the command did not run; tools.sandbox=off does without it"
+    assert said == f"bwrap: Can't mount x\n[sandbox: {why}]\n[exit 1]"
+
+
 @needs_bubblewrap
 @pytest.mark.rule("sandbox.processes")
 def test_jobs_run_in_it_too(place: Path) -> None:
