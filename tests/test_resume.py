@@ -166,7 +166,7 @@ def test_after_kills_at_every_event_it_goes_on_with_all_that_was_logged(aerix: A
             assert "Aerix was stopped during its work on 'play ever on'" in told(running.seen), kind
     done = goes_on(aerix)
     assert context(logged())[: len(before)] == before
-    assert "the session was interrupted: its work on 'play ever on' ended so: budget: " in told(done.lines)
+    assert "the session's last work, on 'play ever on', ended so: budget: " in told(done.lines)
     assert turns(done.lines)[0]["usage"]["recomputed_from"] >= turns(lines)[-1]["usage"]["prompt_tokens"]
     answered()
     gone = [line["id"] for line in of(logged(), "job") if line["how"] == "killed: Aerix was stopped"]
@@ -216,9 +216,8 @@ def test_a_session_that_was_cancelled_goes_on(aerix: Aerix) -> None:
         )
     assert texts()["ended"] == texts()["ended3"]
     assert texts()["ended"].startswith("[The user stopped you here.")
-    assert "its work on 'play piece' ended so: cancelled: interrupted; without a result: agent c2" in told(
-        done.lines
-    )
+    said = "the session was interrupted: its work on 'play piece' was cancelled; without a result: agent c2"
+    assert said in told(done.lines)
 
 
 # --- what is in the way
@@ -272,7 +271,13 @@ def test_what_has_changed_since_is_said_and_the_recorded_context_stays(aerix: Ae
         log.write(b'\n{"ts": "2026')
     (aerix.cwd / "CLAUDE.md").write_text("Be long.\n")
     began, aerix.cwd = aerix.cwd, aerix.cwd / "src"
-    other = script(tmp_path, [("play", ANSWERS)], window=16384)
+    passed = {"turn": {"thought": "It holds.", "final": {"verdict": "pass", "reason": "seen"}}}
+    groups = [
+        ("and now", [*ANSWERS[:1], PIECE, *ANSWERS[2:]]),
+        ("Another agent did", [passed]),
+        ("build the", ANSWERS),
+    ]
+    other = script(tmp_path, groups, window=16384)
     done = goes_on(aerix, "--model", other)
     held = [line for line in of(done.lines, "segment") if line["id"] == "moved"]
     assert [line["text"] for line in held] == [f"[The working directory is now {aerix.cwd}.]"]
@@ -284,7 +289,9 @@ def test_what_has_changed_since_is_said_and_the_recorded_context_stays(aerix: Ae
     ):
         assert said in told(done.lines)
     new = of(done.lines, "segment")
-    assert [line["id"] for line in new] == ["moved", "prompt2", "t2"]
+    assert [line["id"] for line in new if line["agent"] == "a1"] == ["moved", "prompt2", "t2", "c1", "t3"]
+    piece = [line.get("text") for line in new if line["agent"] == "a1.c1"]
+    assert piece[:2] == [one.text for one in before[:2]]  # pieces begin with what was recorded, too
     assert turns(done.lines)[0]["usage"]["prompt_tokens"] > sum(len(one.text) for one in before)
 
 

@@ -171,7 +171,7 @@ def test_export_writes_markdown_that_people_read(capfd: Capture) -> None:
         "\nResult of `bash c1`\n\n```\n0\n1\n",
         "\n38\n39\n```\n",
         "\nResult of `read c2`\n\n````\n```\n␛[31mred␛[0m\tx\n```\n````\n",
-        "\n*[the plan]*\n\n```\n1. mend\n```\n",
+        "\n*\\[the plan\\]*\n\n```\n1. mend\n```\n",
         "\n**Answer (a1.c3)**\n\npiece\n",
         "\n**Answer**\n\nIt is *mended*.␇\n",
         "\n`what it changed`\n\n```diff\n+new\n```\n",

@@ -61,7 +61,7 @@ def _notes(spec: "RequestSpec", found: Instructions) -> Iterator[str]:
     if resumed.passed_over:
         yield f"the session's log is damaged: {resumed.passed_over}"
     if resumed.ended:
-        yield f"the session was interrupted: {_how(resumed)}"
+        yield _how(resumed)
     if not resumed.held:
         yield "the session had not begun its work: it begins now"
         return
@@ -78,10 +78,14 @@ def _notes(spec: "RequestSpec", found: Instructions) -> Iterator[str]:
 def _how(resumed: Resumed) -> str:
     lost = ", ".join(f"{call.tool} {call.id}" for call in resumed.unanswered)
     without = f"; without a result: {lost}" if lost else ""
-    what = f"its work on {resumed.title!r}"
-    if resumed.ended == "interrupted":
-        return f"Aerix was stopped during {what}{without}"
-    return f"{what} ended so: {resumed.ended}: {resumed.reason}{without}"
+    match resumed.ended:
+        case "interrupted":
+            return f"the session was interrupted: Aerix was stopped during its work on {resumed.title!r}{without}"
+        case "cancelled":
+            return f"the session was interrupted: its work on {resumed.title!r} was cancelled{without}"
+    return (
+        f"the session's last work, on {resumed.title!r}, ended so: {resumed.ended}: {resumed.reason}{without}"
+    )
 
 
 def _end_of(job: LostJob) -> Entry:

@@ -33,7 +33,7 @@ def shown(lines: Iterable[Line]) -> Iterator[str]:
                 body = _indented(_cut(text), "    ")
                 yield f"  {who}{'← ' * (one.kind == 'result')}{head}\n" + f"{body}\n" * bool(body)
             case "note" | "end":
-                yield f"  {who}[{head}]\n" + f"{_indented(_cut(text), '    ')}\n" * bool(text)
+                yield f"  {who}{_bracketed(head)}\n" + f"{_indented(_cut(text), '    ')}\n" * bool(text)
 
 
 def markdown(entry: Entry, lines: Iterable[Line]) -> Iterator[str]:
@@ -54,7 +54,9 @@ def markdown(entry: Entry, lines: Iterable[Line]) -> Iterator[str]:
             case "call" | "result" | "diff":
                 yield f"\n{'Result of ' * (one.kind == 'result')}`{one_line(one.head)}`{who}\n\n{_fenced(one, text)}"
             case "note" | "end":
-                yield f"\n*[{head}]*{who}\n" + (f"\n{_fenced(one, text)}" if text else "")
+                yield f"\n*{_escaped(_bracketed(one_line(one.head)))}*{who}\n" + (
+                    f"\n{_fenced(one, text)}" if text else ""
+                )
 
 
 def as_json(entry: Entry, lines: Iterable[Line]) -> Iterator[str]:
@@ -64,6 +66,11 @@ def as_json(entry: Entry, lines: Iterable[Line]) -> Iterator[str]:
     for number, line in enumerate(lines):
         yield f"{',' * (number > 0)}\n{json.dumps(line)}"
     yield "\n]}\n"
+
+
+def _bracketed(head: str) -> str:
+    """A remark; what Aerix said to the model in such brackets has them already."""
+    return head if head.startswith("[") and head.endswith("]") else f"[{head}]"
 
 
 def _cut(text: str) -> str:
