@@ -61,6 +61,10 @@ class Json:
             self.take(tokens)
         return tokens
 
+    def allows(self, token: int) -> bool:
+        """Whether the token may come next: far cheaper than all that may. Not for a value that is whole already."""
+        return bool(self._matcher.validate_tokens([token]))
+
     def allowed(self) -> "Bits":
         """Which tokens may come next, one entry a token; a token that ends the turn is among them if it may end."""
         words = self._words

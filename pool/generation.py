@@ -279,10 +279,13 @@ class Turn:
         return [*self._prompt[start:end], *reply]
 
     def _draw(self, logits: "Logits") -> None:
-        allowed = self._json.allowed() if self._json and not self._thinks else None
-        token = self._sampler.draw(logits, len(self._thought()) + len(self._generated), allowed)
+        json = None if self._thinks else self._json
+        token = self._sampler.best(logits)
+        if token is None or (json and not json.allows(token)):
+            place = len(self._thought()) + len(self._generated)
+            token = self._sampler.draw(logits, place, json.allowed() if json else None)
         if token is None:
-            some = self._json.some_allowed() if self._json and not self._thinks else []
+            some = json.some_allowed() if json else []
             raise self._bench.engine.stuck(self._leased.sequence, some)
         if self._thoughts and self._thoughts.open:
             self._think(self._thoughts, token)

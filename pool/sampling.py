@@ -31,6 +31,11 @@ class Sampler:
         self._sampling = sampling
         self._seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
 
+    def best(self, logits: "Logits") -> int | None:
+        """What ``draw`` gives wherever it is allowed; None where that is not known."""
+        best = int(logits.argmax())
+        return best if self._sampling.temperature <= 0 and logits[best] > _NEVER else None
+
     def draw(self, logits: "Logits", place: int, allowed: "Bits | None" = None) -> int | None:
         """The token at ``place`` of the turn (0 is the first). None where nothing that is allowed has a number."""
         scores = logits if allowed is None else np.where(allowed, logits, _NEVER)

@@ -89,6 +89,12 @@ def test_a_number_may_go_on_or_end_the_turn() -> None:
     assert b"3"[0] in allowed(json)
 
 
+@pytest.mark.parametrize("before", ["", '{"a":', '{"a":"', '{"a":"x"'])
+def test_one_token_is_allowed_as_it_is_among_all(before: str) -> None:
+    json = follow(closed(a={"type": "string"}), before)
+    assert [json.allows(t) for t in range(GUIDE.vocab_size)] == json.allowed().tolist()
+
+
 def test_a_few_allowed_texts_are_told_for_messages() -> None:
     assert {b"f", b"t"} == set(follow(closed(ok={"type": "boolean"}), '{"ok":').some_allowed())
 

@@ -23,6 +23,13 @@ def test_temperature_0_takes_the_most_likely_token() -> None:
     assert set(draws(Sampling(temperature=0))) == {1}
 
 
+def test_the_best_token_is_known_at_temperature_0_where_it_has_a_number() -> None:
+    greedy = Sampler(Sampling(temperature=0))
+    assert greedy.best(LOGITS) == greedy.draw(LOGITS, 0) == 1
+    assert greedy.best(np.array([1, np.nan, 3], dtype=np.float32)) is None
+    assert Sampler(Sampling(temperature=1)).best(LOGITS) is None
+
+
 @pytest.mark.rule("sampling.seeded")
 def test_the_same_seed_draws_the_same_tokens() -> None:
     loose = Sampling(temperature=2, top_p=1, min_p=0, seed=5)
