@@ -375,14 +375,21 @@ def test_an_actor_takes_and_compares_them(git_repo: Path, store: Path) -> None:
 @pytest.mark.bound("git.call")
 @pytest.mark.rule("bounds.git-diff")
 def test_git_that_does_not_end_is_a_refusal_and_no_crash(
-    git_repo: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+    git_repo: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AERIX_BOUND_GIT_CALL", "0")
+    slow = tmp_path / "bin/git"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
     snapshots = start(Snapshots(git_repo, store), "snapshots")
-    with pytest.raises(Refused, match=r"git \S+ did not end in 0 s") as refused:
-        snapshots.ask(TakeSnapshot(), 30)
-    assert refused.value.code == "git_timeout"
-    monkeypatch.delenv("AERIX_BOUND_GIT_CALL")
-    assert snapshots.ask(TakeSnapshot(), 30) is not None
-    snapshots.stop()
-    snapshots.join(5)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("AERIX_BOUND_GIT_CALL", "0.1")
+            patch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+            with pytest.raises(Refused, match=r"git rev-parse did not end in 0\.1 s") as refused:
+                snapshots.ask(TakeSnapshot(), 30)
+        assert refused.value.code == "git_timeout"
+        assert snapshots.ask(TakeSnapshot(), 30) is not None
+    finally:
+        snapshots.stop()
+        snapshots.join(5)
