@@ -75,6 +75,7 @@ def kill(what: str, pool: PoolSettings, model: str) -> None:
     if not what:
         return
     pid = pool_status(pool).pid if what == "daemon" else worker_pid(pool, model)
+    assert pid > 0
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 

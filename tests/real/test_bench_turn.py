@@ -5,13 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.runs import Finished
+
 
 def test_the_benchmark_prints_one_line_with_what_a_turn_costs(model_file: Path) -> None:
     command = [sys.executable, "scripts/bench/turn.py", str(model_file), "--quick"]
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    (line,) = done.stdout.splitlines()
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=100, check=False)
+    ended = Finished(done.returncode, done.stdout, done.stderr)
+    assert (ended.code, ended.notes) == (0, [])
+    (line,) = ended.out.splitlines()
     figures = json.loads(line)
     assert figures["bench"] == "turn"
     assert list(figures["overhead_ms"]) == list(figures["model_ms"]) == ["6", "12", "18"]
