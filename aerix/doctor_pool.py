@@ -116,7 +116,7 @@ def prompt(actor: Actor, looked: Looked) -> Finding:
     short = found.window < SHORT_BELOW
     head = load("system-short" if short else "system").strip()
     tools = tools_section(SHORT_TOOLS if short else tuple(TOOLS.values()))
-    texts = (head, f"{head}\n\n{tools}", system_segment(found.window))
+    texts = (head, f"{head}\n\n{tools}", system_segment(found.window, held=found.json))
     instructions = fit(read_instructions(looked.cwd), found.window)
     counts = [_count(actor, looked, [Segment("system", "system", text)]) for text in texts]
     whole = [Segment("system", "system", texts[-1]), Segment("instructions", "user", instructions)]

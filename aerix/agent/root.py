@@ -46,7 +46,7 @@ def root_agent(
         delegation = replace(delegation, shared=resuming.shared(resumed))
         notes += resuming.notes(spec, found)
     entries = [
-        *(resuming.between(spec, plans) if resumed.held else shared_entries(found, member.window)),
+        *(resuming.between(spec, plans) if resumed.held else shared_entries(found, member)),
         *_from_hooks(spec),
         Entry(resumed.name("prompt"), "user", spec.prompt, "prompt", pinned=True),
     ]
@@ -58,9 +58,8 @@ def root_agent(
         from aerix.final_schema import checker
 
         check = checker(spec.final)
-        entries.append(
-            Entry(resumed.name("final"), "user", final_text(spec.final, tools), "note", pinned=True)
-        )
+        told = final_text(spec.final, tools, held=member.json)
+        entries.append(Entry(resumed.name("final"), "user", told, "note", pinned=True))
     spool = spool_folder(spec, ROOT)
     task = Task(
         ROOT,
@@ -83,10 +82,11 @@ def root_agent(
     return child, notes
 
 
-def shared_entries(instructions: Instructions, window: int) -> tuple[Entry, ...]:
+def shared_entries(instructions: Instructions, member: MemberInfo) -> tuple[Entry, ...]:
     """What every agent of a request begins with: the system segment, which lists all tools, and the instructions."""
-    entries = [Entry("system", "system", system_segment(window), "system", pinned=True)]
-    if text := fit(instructions, window):
+    system = system_segment(member.window, held=member.json)
+    entries = [Entry("system", "system", system, "system", pinned=True)]
+    if text := fit(instructions, member.window):
         entries.append(Entry("instructions", "user", text, "instructions", pinned=True))
     return tuple(entries)
 

@@ -73,7 +73,7 @@ class Shared(Actor):
 
     def _build(self) -> Forked:
         member = self._known or self._find()
-        entries = self._recorded or shared_entries(self._instructions, member.window)
+        entries = self._recorded or shared_entries(self._instructions, member)
         context = PoolContext(self, self._pool, member.name)
         context.create([Segment(entry.id, entry.role, entry.text, entry.pinned) for entry in entries])
         return Forked(context, entries, member)

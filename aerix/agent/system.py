@@ -1,4 +1,4 @@
-"""The system segment: the same text for every agent of a window's size, so that its rows are computed once."""
+"""The system segment: the same text for every agent on one model, so that its rows are computed once."""
 
 from aerix.prompts import load
 from aerix.tools import SHORT_TOOLS, TOOLS
@@ -8,8 +8,8 @@ SHORT_BELOW = 16_384
 """Tokens of a window below which the prompt and the tools are told in few words."""
 
 
-def system_segment(window: int) -> str:
-    """Its text: the prompt, all tools, and how to take turns."""
+def system_segment(window: int, *, held: bool = True) -> str:
+    """Its text: the prompt, all tools, and how to take turns. ``held``: the model is held to their shape."""
     if window < SHORT_BELOW:
-        return system_text(load("system-short"), SHORT_TOOLS)
-    return system_text(load("system"), tuple(TOOLS.values()))
+        return system_text(load("system-short"), SHORT_TOOLS, held=held)
+    return system_text(load("system"), tuple(TOOLS.values()), held=held)

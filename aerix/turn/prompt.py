@@ -9,11 +9,12 @@ from aerix.turn.schema import CALLS, JsonSchema, ToolSpec
 _EXAMPLES = {"string": "…", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
 
 
-def system_text(head: str, tools: Sequence[ToolSpec], final: JsonSchema | None = None) -> str:
+def system_text(
+    head: str, tools: Sequence[ToolSpec], final: JsonSchema | None = None, *, held: bool = False
+) -> str:
     """The text of the system segment: ``head`` (a prompt file), the tools, the turn contract."""
-    return "\n\n".join(
-        part for part in (head.strip(), tools_section(tools), turns_section(tools, final)) if part
-    )
+    turns = turns_in_words(tools) if held else turns_section(tools, final)
+    return "\n\n".join(part for part in (head.strip(), tools_section(tools), turns) if part)
 
 
 def tools_section(tools: Sequence[ToolSpec]) -> str:
@@ -36,10 +37,28 @@ def turns_section(tools: Sequence[ToolSpec], final: JsonSchema | None = None) ->
     ))  # fmt: skip
 
 
-def final_text(schema: JsonSchema, tools: Sequence[ToolSpec]) -> str:
+def turns_in_words(tools: Sequence[ToolSpec]) -> str:
+    """``# Turns`` for a model that is held to the shape by a constraint: it needs no example, and a small one would copy
+    that as its answer.
+    """
+    keys = "`thought`, then `final` or `calls`" if tools else "`thought`, then `final`"
+    lines = [
+        "# Turns",
+        f"Answer every turn with one JSON object and nothing else: {keys}.",
+        "`final` is the text of your answer to the user, in your own words: give it as soon as you know enough.",
+    ]
+    if tools:
+        lines.append(
+            f"Before that, `calls` are tool calls, at most {CALLS} a turn, in order, each with its `tool` and its `input`; "
+            "each result comes back under [<tool> <id>]."
+        )
+    return "\n".join(lines)
+
+
+def final_text(schema: JsonSchema, tools: Sequence[ToolSpec], *, held: bool = False) -> str:
     """``# Turns`` once more, for an agent whose final is a value of the user's schema."""
-    rule = "`final` is a JSON value of this schema, not a text about it:"
-    return f"{turns_section(tools, schema)}\n{rule}\n{_compact(schema)}"
+    turns = "# Turns" if held else turns_section(tools, schema)
+    return f"{turns}\nHere `final` is a JSON value of this schema, not a text about it:\n{_compact(schema)}"
 
 
 def _tool_line(tool: ToolSpec) -> str:

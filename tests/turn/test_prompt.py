@@ -81,6 +81,24 @@ def test_a_schema_of_the_users_is_told_with_an_example_of_it():
     assert json.loads(told.splitlines()[-1]) == schema
 
 
+@pytest.mark.rule("turn.no-example-to-copy")
+def test_a_model_that_is_held_to_the_shape_is_told_in_words_and_has_nothing_to_copy():
+    for tools in ([WEATHER], []):
+        told = prompt.turns_in_words(tools)
+        assert told.startswith("# Turns\n")
+        assert "{" not in told
+        assert all(
+            f"`{key}`" in told for key in ("thought", "final", *(["calls", "tool", "input"] if tools else []))
+        )
+        assert prompt.system_text("You.", tools, held=True).endswith(told)
+    schema = {"type": "array", "items": {"type": "string"}}
+    assert prompt.final_text(schema, [WEATHER], held=True).splitlines() == [
+        "# Turns",
+        "Here `final` is a JSON value of this schema, not a text about it:",
+        '{"type":"array","items":{"type":"string"}}',
+    ]
+
+
 @pytest.mark.rule("turn.contract-by-code")
 def test_the_contract_follows_the_prompt_file_and_the_tools():
     text = prompt.system_text("You are an agent.\n", [WEATHER])
