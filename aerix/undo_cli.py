@@ -62,6 +62,10 @@ def _run(args: argparse.Namespace) -> int:
         complain(f"{error.message} [{error.code}]")
     except (Lost, StartFailed, DeadlineExceeded) as error:
         complain(str(error))
+    except OSError as error:
+        complain(
+            f"undo stopped at {error.filename or 'its store'}: {error.strerror}; run it again when that is gone"
+        )
     return FAILED
 
 

@@ -1,5 +1,6 @@
 """``aerix undo`` as a user runs it, after ``aerix -p``."""
 
+import argparse
 import fcntl
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aerix import undo_cli
 from aerix.pool.client import PoolSettings
 from tests.runs import Aerix, call, calls, daemon, final, of, play, session_log, session_logs  # noqa: F401 - a fixture
 from tests.session.undone import sh, state
@@ -152,3 +154,18 @@ def test_outside_a_repository_it_says_what_is_covered(aerix: Aerix, tmp_path: Pa
     )
     assert not (aerix.cwd / "new.txt").exists()
     assert (aerix.cwd / "d/f").exists()
+
+
+@pytest.mark.rule("undo.atomic")
+def test_a_full_disk_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device", "/store")
+
+    monkeypatch.setattr(undo_cli, "_undo", full)
+    assert undo_cli._run(argparse.Namespace()) == 1
+    said = capfd.readouterr()
+    assert (
+        said.err == "aerix: undo stopped at /store: No space left on device; run it again when that is gone\n"
+    )

@@ -63,7 +63,8 @@ class History:
 
     def _before(self, request: int) -> tuple[int, str]:
         if request not in self.prompts:
-            raise NoTarget(f"this session has {len(self.prompts)} prompts; there is no prompt {request}")
+            last = len(self.prompts)
+            raise NoTarget(f"this session has {last} prompt{'s' * (last != 1)}; there is no prompt {request}")
         return self._first(
             lambda mark: mark.request >= request
         ), f"prompt {request} ({self.prompts[request]})"

@@ -205,7 +205,7 @@ def test_it_goes_back_to_a_turn_a_prompt_or_the_start(acted: Acted) -> None:
 @pytest.mark.parametrize(
     ("to", "said"),
     [
-        ("7", "this session has 1 prompts; there is no prompt 7"),
+        ("7", "this session has 1 prompt; there is no prompt 7"),
         ("t9", "this session has the turns t1 to t1; there is no t9"),
         (
             "yesterday",
