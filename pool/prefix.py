@@ -145,11 +145,16 @@ class Shelf:
         enough = room >= need and (not fresh or bool(self._free) or bool(victims))
         return victims if enough else None
 
-    def idle(self, place: Place) -> tuple[list[int], int]:
-        """Sequences that nobody uses and ``place`` does not need, and how many cells would be empty without them."""
+    def idle(self) -> tuple[list[int], int]:
+        """The sequences that nobody uses, and how many cells would be empty without them."""
         gone: Counter[int] = Counter()
-        idle = [s for s, held in self._held.items() if not held.leased and s != place.sequence]
+        idle = [s for s, held in self._held.items() if not held.leased]
         return idle, sum(self._give(gone, self._held[s].cells) for s in idle)
+
+    def leave(self, sequence: int) -> Operation:
+        """An idle sequence goes."""
+        assert not self._held[sequence].leased
+        return self._drop(sequence)
 
     def take(self, place: Place, victims: list[int], need: int) -> Lease:
         """Lease that place, once the victims are gone, with ``need`` cells."""

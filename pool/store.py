@@ -74,8 +74,7 @@ class Store:
             need = len(tokens) - plan.place.start + reserve
             victims = self.shelf.victims(plan.place, need)
             if victims is not None:
-                rows = len(tokens) - plan.start + min(reserve, _REPLY)
-                lease = self._carry_out(plan, self._in_the_way(plan, rows) or victims, tokens, need)
+                lease = self._carry_out(plan, victims, tokens, need)
                 if latest is None:
                     self._count(plan, lease, limit)
                 self._heads[lease.sequence] = prompt.head if prompt else 0
@@ -147,25 +146,6 @@ class Store:
             cuttable=self._engine.facts.cuttable,
         )
 
-    def _in_the_way(self, plan: Plan, rows: int) -> list[int]:
-        """What nobody uses, where so many rows are computed sooner without, their way out and back included.
-
-        All its rows are in snapshots then: what memory has no room for stays where it is.
-        """
-        facts, idle = self._engine.facts, self.shelf.idle(plan.place)
-        if idle[1] <= IDLE_ROWS.count or not facts.cuttable or not self.memory.limit:
-            return []
-        missing = sum(end - start for s in idle[0] for start, end in self._missing(s))
-        out = min(missing, idle[1]) * facts.row_bytes
-        if self.memory.bytes + out > self.memory.limit:
-            return []
-        moving = out * self.rates.out + idle[1] * facts.row_bytes * self.rates.memory
-        if moving >= self.rates.slowed(idle[1], rows):
-            return []
-        for sequence in idle[0]:
-            self._keep(sequence, worth=1)
-        return [sequence for sequence in idle[0] if not self._missing(sequence)]
-
     def _carry_out(self, plan: Plan, victims: list[int], tokens: list[int], need: int) -> Lease:
         self.memory.use(plan.parts)
         place = plan.place
@@ -175,6 +155,8 @@ class Store:
                 self._keep(sequence)
         lease = self.shelf.take(place, victims, need)
         self._do(lease.operations)
+        ahead = min(need, len(tokens) - place.start + _REPLY)
+        self._clear_the_way(ahead - (plan.start - place.start))
         for part in plan.parts:
             if not self._restore(lease.sequence, part, tokens):
                 break
@@ -182,6 +164,24 @@ class Store:
         if lease.shelf == "disk":
             log("prefix.from_disk", rows=lease.start)
         return lease
+
+    def _clear_the_way(self, rows: int) -> None:
+        """Let what nobody uses leave the cache, where so many rows are computed sooner without it.
+
+        Its way out and back counts, and nothing is lost: what memory has no room for stays where it is.
+        """
+        facts, (idle, cells) = self._engine.facts, self.shelf.idle()
+        if cells <= IDLE_ROWS.count or not facts.cuttable or not self.memory.limit:
+            return
+        missing = sum(end - start for s in idle for start, end in self._missing(s))
+        out = min(missing, cells) * facts.row_bytes
+        moving = out * self.rates.out + cells * facts.row_bytes * self.rates.memory
+        if self.memory.bytes + out > self.memory.limit or moving >= self.rates.slowed(cells, rows):
+            return
+        for sequence in idle:
+            self._keep(sequence, worth=1)
+            if not self._missing(sequence):
+                self._do((self.shelf.leave(sequence),))
 
     def _restore(self, sequence: int, part: Part, tokens: list[int]) -> bool:
         """Put a part's rows behind those that the sequence has. What it holds beyond them takes cells for a moment."""

@@ -307,9 +307,12 @@ def crowded(limit: Limit, budget: int, **rates: float) -> tuple[Store, Machine, 
 
 @pytest.mark.rule("prefix.idle-leave")
 @pytest.mark.bound("prefix.idle-rows")
-def test_rows_that_nobody_uses_leave_the_cache_for_a_snapshot_and_come_back_whole(limit: Limit) -> None:
+@pytest.mark.parametrize("next_one", [conversation(2), [1, 1000, *range(60)]], ids=["other", "forked"])
+def test_rows_that_nobody_uses_leave_the_cache_for_a_snapshot_and_come_back_whole(
+    limit: Limit, next_one: list[int]
+) -> None:
     store, engine, tokens = crowded(limit, 10_000, row=1.0)
-    run(store, engine, conversation(2, 60))
+    run(store, engine, next_one)
     assert len(list(store.shelf.sequences)) == 1
     lease = store.admit([*tokens, *range(200)], reserve=10)
     assert lease is not None
