@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 LINGER = 3.0  # seconds in which what a test has ended may still be on its way out
@@ -49,6 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
     _caller = getattr(config, "workerinput", {}).get("caller", _caller)
     _base = new_home()
     enter(_base)
+    # How long an example takes tells of the machine, not of the program.
+    settings.register_profile("aerix", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("aerix")
     resource_tracker.ensure_running()  # spawn's helper lives as long as this process: no test's leftover
 
 
