@@ -18,6 +18,8 @@ from aerix.lines_session import Session
 from aerix.lines_view import Line
 
 _READ = 65_536
+_BURST_S = 0.02
+"""What comes so soon behind a line is no typing: it belongs to the same paste."""
 _SAID_S = 5.0
 """Seconds of silence after which a line tells what goes on."""
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "terminated"}
@@ -71,7 +73,7 @@ class Dumb:
     def _take_lines(self) -> bool:
         """What was typed, or pasted; false at the end of the input."""
         data = b""
-        while select.select([0], [], [], 0)[0]:
+        while select.select([0], [], [], _BURST_S if data else 0)[0]:
             try:
                 part = os.read(0, _READ)
             except OSError:

@@ -43,6 +43,8 @@ _STYLE = Style.from_dict({
 _STEER = Keys.F24  # no keyboard has it: what terminals send for Ctrl-Enter stands for it
 _CTRL_ENTER = ("\x1b[27;5;13~", "\x1b[13;5u")
 _ESCAPE_S = 0.1  # how long an Esc may be the beginning of something longer
+_BURST_S = 0.01
+"""What comes so soon behind a line's end is no typing: it belongs to the same paste."""
 _MENU_ROWS = 6
 _LIVE_ROWS = 4
 """Rows that the line which is being written may take while it is."""
@@ -198,7 +200,7 @@ class Prompt:
         @keys.add("enter")
         def _enter(event: KeyPressEvent) -> None:
             """Send; in the middle of a paste that the terminal does not mark as one, a new line."""
-            if event.app.key_processor.input_queue or select([0], [], [], 0)[0]:
+            if event.app.key_processor.input_queue or select([0], [], [], _BURST_S)[0]:
                 event.current_buffer.insert_text("\n")
             else:
                 self._send(event.current_buffer)
