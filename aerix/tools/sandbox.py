@@ -95,7 +95,7 @@ class Sandbox:
             *_each("--bind", writable),
             *_each("--bind", sorted(_between(writable, kept))),
             *_each("--ro-bind", kept),
-            *chain.from_iterable(map(_hide, self._hidden())),
+            *chain.from_iterable(map(_hide, _outermost(list(self._hidden())))),
             "--chdir",
             str(cwd),
         ]
@@ -167,6 +167,12 @@ def _between(roots: list[str], paths: list[str]) -> set[str]:
         for folder in Path(path).parents
         if str(folder) not in roots and any(folder.is_relative_to(root) for root in roots)
     }
+
+
+def _outermost(paths: list[str]) -> Iterator[str]:
+    """Those that lie in no other: in a folder that is hidden there is no place to hide something."""
+    known = set(paths)
+    return (path for path in paths if known.isdisjoint(map(str, Path(path).parents)))
 
 
 def _there(paths: Iterable[str | Path]) -> list[str]:

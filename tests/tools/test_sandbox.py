@@ -286,6 +286,16 @@ def test_a_tree_among_the_secrets_is_still_one_to_work_in(sh: Shell) -> None:
 
 @needs_bubblewrap
 @pytest.mark.rule("sandbox.secrets")
+def test_secrets_in_a_folder_that_is_hidden_are_hidden_with_it(sh: Shell) -> None:
+    key = Path.home() / ".ssh/id_rsa"
+    key.parent.mkdir(parents=True)
+    key.write_text("SECRET")
+    done = sh("cat .ssh/id_rsa; echo written > file && cat file", cwd=Path.home())
+    assert (done.stdout, done.returncode) == ("written\n", 0)
+
+
+@needs_bubblewrap
+@pytest.mark.rule("sandbox.secrets")
 def test_sockets_behind_which_others_work_are_not_seen(
     tree: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +303,7 @@ def test_sockets_behind_which_others_work_are_not_seen(
     places = [temporary / "tmux-0/default", tree / "pool", tree / "agent", tree / "bus"]
     for place in places:
         place.touch()
+    monkeypatch.setenv("TMUX", f"{places[0]},7,0")
     monkeypatch.setenv("SSH_AUTH_SOCK", str(places[2]))
     monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", f"unix:path={places[3]},guid=1")
     settings = load_settings(tree, overrides=[f"pool.socket={places[1]}"])
@@ -304,7 +315,7 @@ def test_sockets_behind_which_others_work_are_not_seen(
     )
     with sandbox.start(["bash", "-c", command], tree, stdout=subprocess.PIPE, text=True) as started:
         out, _ = started.communicate(timeout=30)
-    assert str(out) == ""
+    assert (str(out), started.returncode) == ("", 0)
 
 
 # --- the network
