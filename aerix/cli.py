@@ -18,11 +18,12 @@ _COMMANDS_TO_COME = frozenset({
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with our exit code for wrong usage."""
+    """argparse with our exit code for wrong usage, and one sentence: all flags above it would hide what is wrong."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\n")
+        if message.startswith("argument COMMAND: invalid choice"):
+            message += '; a prompt goes behind -p, as in aerix -p "Fix the test"'
+        self.exit(USAGE, f"{self.prog}: {message}; {self.prog} --help tells what there is\n")
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -88,8 +89,18 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     if unknown:
         quote = headless and not unknown[0].startswith("-")
         hint = '; put a prompt of several words in quotes, as in -p "Fix the test"' if quote else ""
+        if "run" not in args:  # else the flags are the command's
+            hint = hint or _meant(unknown[0], parser)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return args
+
+
+def _meant(flag: str, parser: argparse.ArgumentParser) -> str:
+    """The flag that is nearest to one that there is not."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(flag, (word.strip("[]") for word in parser.format_usage().split()), 1, 0.7)
+    return f"; there is {near[0]}" if near else ""
 
 
 def _run_command(args: argparse.Namespace) -> int:

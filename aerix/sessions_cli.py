@@ -17,7 +17,7 @@ _ID = 8  # characters of an id that are shown; more where they are not enough to
 def add_parsers(commands: Any) -> None:
     """Add the commands to the command line."""
     sessions = commands.add_parser("sessions", help="list, show, remove and export sessions")
-    kinds = sessions.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    kinds = sessions.add_subparsers(title="commands", metavar="list | show | rm | export", required=True)
     listing = kinds.add_parser("list", help="the sessions of this project, the latest first")
     listing.add_argument("--all", action="store_true", help="of every project")
     listing.add_argument("--json", action="store_true", help="as JSON")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_parsers(commands: Any) -> None:
     """Add the commands to the command line."""
     settings = commands.add_parser("settings", help="what is set, and the schema of the settings")
-    kinds = settings.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    kinds = settings.add_subparsers(title="commands", metavar="show | schema", required=True)
     show = kinds.add_parser("show", help="each setting's value and where it comes from")
     _add_sources(show)
     show.set_defaults(run=_show)

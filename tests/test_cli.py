@@ -42,6 +42,7 @@ def test_version_and_help_need_nothing(own_home: Path) -> None:
     ("args", "why"),
     [
         (["--fly"], "--fly"),
+        (["-p", "x", "--mdoel", "y"], "--mdoel y; there is --model; aerix --help"),
         (["-p", "x", "--output-format", "xml"], "invalid choice: 'xml'"),
         (["-p", "x", "--max-turns", "0"], "0 is not 1 or more"),
         (["-p", "x", "--route", "swim"], "'swim'"),
@@ -50,15 +51,18 @@ def test_version_and_help_need_nothing(own_home: Path) -> None:
         (["-p", "x", "pool"], "pool"),
         (["-p", "Fix", "the", "test"], "the test; put a prompt of several words in quotes"),
         (["fly"], "'fly'"),
-        (["settings"], "COMMAND"),
+        (["fly to the moon"], 'a prompt goes behind -p, as in aerix -p "Fix the test"'),
+        (["settings"], "required: show | schema; aerix settings --help"),
+        (["sessions"], "required: list | show | rm | export; aerix sessions --help"),
         ([], "aerix alone is a session on a terminal, and this is none"),
     ],
 )
 def test_wrong_usage_is_3_and_a_sentence(args: list[str], why: str) -> None:
     code, out, err = run(*args)
     assert (code, out) == (3, "")
-    assert why in err.splitlines()[-1]
-    assert err.splitlines()[-1].startswith("aerix")
+    (line,) = err.splitlines()
+    assert why in line
+    assert line.startswith("aerix")
 
 
 @pytest.mark.rule("cli.not-built-said")
