@@ -148,6 +148,8 @@ class Command:
     def close(self) -> None:
         """Forget the descriptor that tells of the shell's end; call it when the command is over, or given up."""
         os.close(self.ended)
+        if self._sandbox is not None:
+            self._sandbox.sweep()
 
     # --- its processes
 
@@ -254,8 +256,11 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
-    """For the life of a runner's process: however it ends, no process that it started is left. TERM ends it so, too."""
+def nothing_left(sandbox: Sandbox | None = None) -> Iterator[None]:
+    """For the life of a runner's process: however it ends, no process that it started is left. TERM ends it so, too.
+
+    ``sandbox`` is the one of its commands, if any.
+    """
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is ignored here would be ignored by every command
     terminated = False
@@ -270,6 +275,8 @@ def nothing_left() -> Iterator[None]:
             terminated = True
         finally:
             end_everything()
+            if sandbox is not None:
+                sandbox.sweep()
     if terminated:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)

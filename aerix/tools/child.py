@@ -55,7 +55,7 @@ def main(channel: Channel, args: dict[str, Any]) -> None:
     ``sandbox`` (of commands, or None).
     """
     channel.codec = Codec((RunTool, ToolResult))
-    with nothing_left():
+    with nothing_left(Sandbox.of(args["sandbox"])):
         runner = Runner(channel, args)
         channel.ready()
         runner.serve()

@@ -18,9 +18,10 @@ from aerix.tools.workspace import ToolError
 def main(channel: Channel, args: dict[str, Any]) -> None:
     """The body of the child process; ``args``: ``cwd`` (a folder), ``sandbox`` (of commands, or None)."""
     channel.codec = CODEC
-    with nothing_left():
+    sandbox = Sandbox.of(args["sandbox"])
+    with nothing_left(sandbox):
         channel.ready()
-        _Runner(channel, Path(args["cwd"]), Sandbox.of(args["sandbox"])).serve()
+        _Runner(channel, Path(args["cwd"]), sandbox).serve()
 
 
 @dataclass(slots=True)

@@ -31,7 +31,9 @@ _SOCKETS = (
     "/run/libvirt", "/run/screen", "/run/tmux", "/run/incus", "/var/lib/lxd", "/var/lib/incus", "/var/snap/lxd/common/lxd",
 )  # fmt: skip
 _TEMPORARY_SOCKETS = ("tmux-*", "ssh-*", "screen*", "emacs*", "vscode-ipc-*", ".X11-unix", ".ICE-unix")
-_GITS_OWN = ("hooks", "config", "config.worktree")
+_COMMON = "commondir"
+"""The file that has git read hooks and settings in another folder; one stands in the git folder of each worktree."""
+_GITS_OWN = ("hooks", "config", "config.worktree", _COMMON)
 _PROJECTS_OWN = (".aerix", ".claude/settings.json", ".claude/settings.local.json")
 _WRITE_STOPPED = (b"Read-only file system", b"EROFS", b"Device or resource busy")
 _NET_STOPPED = (
@@ -71,7 +73,11 @@ class Sandbox:
             ):
                 with suppress(OSError):
                     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        gits = [git / name for name in _GITS_OWN] if git else []
+        gits = (
+            [path for name in _GITS_OWN for path in (git / name, *git.glob(f"worktrees/*/{name}"))]
+            if git
+            else []
+        )
         kept = _there([*gits, *(Path(tree, name) for name in _PROJECTS_OWN), *own])
         return cls(program, tree, git=str(git or ""), kept=tuple(kept), **more)
 
@@ -100,6 +106,15 @@ class Sandbox:
             str(cwd),
         ]
         return self._started([*over, "--", *words], cwd=cwd, **options)
+
+    def sweep(self) -> None:
+        """After a command: what it made in the git folder so that others would run it goes. What is not there cannot be
+        bound over, and an empty one would be an error to git.
+        """
+        common = f"{self.git}/{_COMMON}"
+        if self.git and common not in self.kept:
+            with suppress(OSError):
+                os.unlink(common)  # noqa: PTH108 - a text
 
     def try_out(self, **options: Any) -> "subprocess.Popen[bytes]":
         """Start a program that does nothing in a sandbox that lets nothing through; as ``start``."""

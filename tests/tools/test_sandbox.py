@@ -416,6 +416,30 @@ def test_a_sandbox_that_does_not_start_says_so(fake: Callable[[str | None], Path
 
 
 @needs_bubblewrap
+@pytest.mark.rule("sandbox.git")
+def test_a_file_that_would_have_git_read_other_settings_goes_with_the_command_that_made_it(
+    repository: Path,
+) -> None:
+    side, common = repository / "side", repository / ".git/commondir"
+    git("worktree", "add", "-q", str(side), cwd=repository)
+    sandbox = Sandbox.around(BWRAP, str(repository))
+    runner = start(ToolRunner(repository, repository, repository / "spool", {"bash": 4000}, sandbox), "tools")
+    try:
+        result = run(
+            runner,
+            "echo evil > .git/worktrees/side/commondir; echo ../evil > .git/commondir; echo it is there",
+        )
+        assert "it is there" in result.text
+        assert not common.exists()
+        assert "evil" not in (repository / ".git/worktrees/side/commondir").read_text()
+        run(runner, "(trap 'echo ../evil > .git/commondir; exit' TERM; while :; do sleep 0.01; done) &")
+    finally:
+        runner.stop()
+        assert runner.join(10) is not None
+    assert not common.exists()
+
+
+@needs_bubblewrap
 @pytest.mark.rule("sandbox.processes")
 def test_jobs_run_in_it_too(place: Path) -> None:
     jobs = start(JobRunner(place, Sandbox(BWRAP, str(place))), "jobs")
