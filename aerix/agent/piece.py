@@ -34,7 +34,7 @@ from aerix.agent.root import allowed_tools, runner, spool_folder
 from aerix.agent.running import FOREVER_S, living_child, run_agent
 from aerix.agent.shared import Forked, ForkShared, shared_child
 from aerix.agent.usage import Usage
-from aerix.bounds import CANCEL, PIECE_REASON, PIECE_RETRIES, TURNS
+from aerix.bounds import CALLS, CANCEL, PIECE_REASON, PIECE_RETRIES, TURNS
 from aerix.hooks import events as hooks
 from aerix.prompts import load
 from aerix.session.events import PieceState, Verdict
@@ -180,7 +180,14 @@ class Piece(Actor):
         """Whether a verifier passes what the implementer did, and its reason."""
         tools, spec = _verifying(), self._spec
         text = verifier_text(
-            load("verifier"), spec.brief, spec.check, self._summary, tuple(self._files), tools
+            load("verifier"),
+            spec.brief,
+            spec.check,
+            self._summary,
+            tuple(self._files),
+            tools,
+            held=forked.member.json,
+            max_calls=CALLS.count,
         )
         entries = [entry for entry in forked.entries if entry.role == "system"]
         entries.append(Entry("brief", "user", text, "brief", pinned=True))

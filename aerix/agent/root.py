@@ -10,7 +10,7 @@ from aerix.agent.agent import Agent, Places, Task
 from aerix.agent.context import Entry
 from aerix.agent.delegation import Delegation
 from aerix.agent.system import system_segment
-from aerix.bounds import CANCEL
+from aerix.bounds import CALLS, CANCEL
 from aerix.extensions.instructions import Instructions, fit, read_instructions
 from aerix.pool.protocol import MemberInfo
 from aerix.session.events import ROOT
@@ -58,7 +58,7 @@ def root_agent(
         from aerix.final_schema import checker
 
         check = checker(spec.final)
-        told = final_text(spec.final, tools, held=member.json)
+        told = final_text(spec.final, tools, held=member.json, max_calls=CALLS.count)
         entries.append(Entry(resumed.name("final"), "user", told, "note", pinned=True))
     spool = spool_folder(spec, ROOT)
     task = Task(

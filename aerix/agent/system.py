@@ -1,5 +1,6 @@
 """The system segment: the same text for every agent on one model, so that its rows are computed once."""
 
+from aerix.bounds import CALLS
 from aerix.prompts import load
 from aerix.tools import SHORT_TOOLS, TOOLS
 from aerix.turn.prompt import system_text
@@ -10,6 +11,5 @@ SHORT_BELOW = 16_384
 
 def system_segment(window: int, *, held: bool = True) -> str:
     """Its text: the prompt, all tools, and how to take turns. ``held``: the model is held to their shape."""
-    if window < SHORT_BELOW:
-        return system_text(load("system-short"), SHORT_TOOLS, held=held)
-    return system_text(load("system"), tuple(TOOLS.values()), held=held)
+    name, tools = ("system-short", SHORT_TOOLS) if window < SHORT_BELOW else ("system", tuple(TOOLS.values()))
+    return system_text(load(name), tools, held=held, max_calls=CALLS.count)

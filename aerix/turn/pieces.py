@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from string import Template
 
-from aerix.turn.prompt import turns_section
-from aerix.turn.schema import JsonSchema, ToolSpec
+from aerix.turn.prompt import final_text, turns_section
+from aerix.turn.schema import CALLS, JsonSchema, ToolSpec
 
 VERDICT: JsonSchema = {
     "type": "object",
@@ -38,14 +38,27 @@ def brief_text(template: str, brief: str, check: str, *, may_delegate: bool) -> 
 
 
 def verifier_text(
-    template: str, brief: str, check: str, summary: str, files: Sequence[str], tools: Sequence[ToolSpec]
+    template: str,
+    brief: str,
+    check: str,
+    summary: str,
+    files: Sequence[str],
+    tools: Sequence[ToolSpec],
+    *,
+    held: bool = False,
+    max_calls: int = CALLS,
 ) -> str:
-    """What a verifier is asked, and the shape of its verdict. ``template`` is verifier.md."""
+    """What a verifier is asked, and the shape of its verdict. ``template`` is verifier.md. ``held``: the model is held to
+    that shape, and is shown no verdict that it could copy.
+    """
     named = "\n".join(f"- {file}" for file in files) or NO_FILES
     text = Template(template).safe_substitute(
         brief=brief, check=check or NO_CHECK, summary=summary, files=named
     )
-    return f"{text}\n\n{turns_section(tools, VERDICT)}"
+    shape = (
+        final_text(VERDICT, tools, held=True) if held else turns_section(tools, VERDICT, max_calls=max_calls)
+    )
+    return f"{text}\n\n{shape}"
 
 
 def rejected(reason: str) -> str:

@@ -9,11 +9,9 @@ from aerix.turn.schema import CALLS, JsonSchema, ToolSpec
 _EXAMPLES = {"string": "…", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
 
 
-def system_text(
-    head: str, tools: Sequence[ToolSpec], final: JsonSchema | None = None, *, held: bool = False
-) -> str:
+def system_text(head: str, tools: Sequence[ToolSpec], *, held: bool = False, max_calls: int = CALLS) -> str:
     """The text of the system segment: ``head`` (a prompt file), the tools, the turn contract."""
-    turns = turns_in_words(tools) if held else turns_section(tools, final)
+    turns = (turns_in_words if held else turns_section)(tools, max_calls=max_calls)
     return "\n\n".join(part for part in (head.strip(), tools_section(tools), turns) if part)
 
 
@@ -22,7 +20,9 @@ def tools_section(tools: Sequence[ToolSpec]) -> str:
     return "\n".join(["# Tools", *map(_tool_line, tools)]) if tools else ""
 
 
-def turns_section(tools: Sequence[ToolSpec], final: JsonSchema | None = None) -> str:
+def turns_section(
+    tools: Sequence[ToolSpec], final: JsonSchema | None = None, *, max_calls: int = CALLS
+) -> str:
     """``# Turns``: the shape of an answer, with its example."""
     answer = _compact({"thought": "I know enough", "final": _example(final) if final else EXAMPLE_ANSWER})
     if not tools:
@@ -32,12 +32,12 @@ def turns_section(tools: Sequence[ToolSpec], final: JsonSchema | None = None) ->
         "# Turns",
         "Answer every turn with one JSON object and nothing else. When you know enough, answer the user:",
         answer,
-        f"Before that, call tools, at most {CALLS} a turn, in order; each result comes back under [<tool> <id>]:",
+        f"Before that, call tools, at most {max_calls} a turn, in order; each result comes back under [<tool> <id>]:",
         _compact({"thought": "I look first", "calls": calls}),
     ))  # fmt: skip
 
 
-def turns_in_words(tools: Sequence[ToolSpec]) -> str:
+def turns_in_words(tools: Sequence[ToolSpec], *, max_calls: int = CALLS) -> str:
     """``# Turns`` for a model that is held to the shape by a constraint: it needs no example, and a small one would copy
     that as its answer.
     """
@@ -49,15 +49,17 @@ def turns_in_words(tools: Sequence[ToolSpec]) -> str:
     ]
     if tools:
         lines.append(
-            f"Before that, `calls` are tool calls, at most {CALLS} a turn, in order, each with its `tool` and its `input`; "
+            f"Before that, `calls` are tool calls, at most {max_calls} a turn, in order, each with its `tool` and its `input`; "
             "each result comes back under [<tool> <id>]."
         )
     return "\n".join(lines)
 
 
-def final_text(schema: JsonSchema, tools: Sequence[ToolSpec], *, held: bool = False) -> str:
+def final_text(
+    schema: JsonSchema, tools: Sequence[ToolSpec], *, held: bool = False, max_calls: int = CALLS
+) -> str:
     """``# Turns`` once more, for an agent whose final is a value of the user's schema."""
-    turns = "# Turns" if held else turns_section(tools, schema)
+    turns = "# Turns" if held else turns_section(tools, schema, max_calls=max_calls)
     return f"{turns}\nHere `final` is a JSON value of this schema, not a text about it:\n{_compact(schema)}"
 
 

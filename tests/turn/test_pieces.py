@@ -39,6 +39,13 @@ def test_a_verifier_reads_what_was_asked_what_was_said_and_how_to_answer():
     assert pieces.NO_FILES in pieces.verifier_text("$files", "", "", "", [], READING)
 
 
+@pytest.mark.rule("turn.no-example-to-copy")
+def test_a_verifier_that_is_held_to_its_verdict_is_shown_none_that_it_could_copy():
+    text = pieces.verifier_text("Look.", "", "", "", [], READING, held=True)
+    assert '"pass","fail"' in text
+    assert '"verdict":"pass"' not in text
+
+
 @pytest.mark.rule("turn.verdict")
 @pytest.mark.parametrize(
     ("final", "good"),

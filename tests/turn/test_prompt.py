@@ -99,6 +99,12 @@ def test_a_model_that_is_held_to_the_shape_is_told_in_words_and_has_nothing_to_c
     ]
 
 
+@pytest.mark.rule("turn.calls-kept")
+def test_the_contract_names_the_number_of_calls_in_force():
+    for held in (True, False):
+        assert "at most 3 a turn" in prompt.system_text("You.", [WEATHER], held=held, max_calls=3)
+
+
 @pytest.mark.rule("turn.contract-by-code")
 def test_the_contract_follows_the_prompt_file_and_the_tools():
     text = prompt.system_text("You are an agent.\n", [WEATHER])
