@@ -11,7 +11,7 @@ from aerix.bounds import LINES_DIFF
 from aerix.lines_figures import Figures
 from aerix.session import events
 from aerix.session.events import ROOT, Event
-from aerix.shown import clean, clip, one_line
+from aerix.shown import clean, clip, one_line, why_failed
 from aerix.turn.stream import Piece, TurnStream
 
 Line = list[tuple[str, str]]
@@ -230,7 +230,7 @@ def _in_words(event: events.Message) -> str:
     """What came of a call: why it failed; the only line of its result; how a command ended; how many lines there are."""
     lines = event.text.splitlines()[1:] or [""]
     if event.error:
-        return one_line(next((line for line in lines if line.startswith(("error:", "refused:"))), lines[-1]))
+        return why_failed(event.text)
     if len(lines) == 1:
         return one_line(lines[0]) or "nothing"
     *output, last = lines

@@ -17,6 +17,7 @@ from aerix.session.events import ROOT, SessionEnd
 from aerix.session.project import project_key, repository_root
 from aerix.session.read import Reading
 from aerix.session.replay import Held, replay
+from aerix.session.transcript import local_time
 from aerix.settings import Settings
 from aerix.shown import one_line
 from aerix.tools.runner import ToolRunner
@@ -140,7 +141,7 @@ class LiveWork:
         """The sessions of this project, the latest first."""
         found = self._listed()
         lines = [
-            f"{one.id[:8]}  {one.last[:16].replace('T', ' ')}  {one.outcome or 'open':9}  {one_line(one.title)}"
+            f"{one.id[:8]}  {local_time(one.last) if one.last else '':16}  {one.outcome or 'open':9}  {one_line(one.title)}"
             for one in found[: LINES_SESSIONS.count]
         ]
         more = len(found) - len(lines)

@@ -27,7 +27,7 @@ from aerix.session.events import (
     line,
 )
 from aerix.session.show import Show
-from aerix.shown import clean, one_line
+from aerix.shown import clean, one_line, why_failed
 
 Format = Literal["text", "json", "stream-json"]
 
@@ -124,11 +124,10 @@ def _whose(event: Event) -> str:
 
 
 def _why(event: Message) -> str:
-    """Why a call failed: the line that says so, else its last one."""
+    """Why a call failed."""
     if not event.error:
         return ""
-    lines = event.text.splitlines() or [""]
-    line = next((line for line in lines if line.startswith(("error:", "refused:"))), lines[-1])
+    line = why_failed(event.text)
     return f" — {line if len(line) <= _SHOWN_INPUT else line[: _SHOWN_INPUT - 1] + '…'}"
 
 

@@ -21,6 +21,13 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
+def why_failed(result: str) -> str:
+    """Why a call failed, in one line: the line of its result that says so, else how a command ended and what it said last."""
+    lines = result.splitlines()[1:] or [""]  # the first names the call
+    said = next((line for line in lines if line.startswith(("error:", "refused:"))), None)
+    return one_line(said or " ".join(lines[-2:]))
+
+
 def clip(text: str, width: int) -> str:
     """As much of a line as so many columns hold, with a mark where something is left out."""
     from wcwidth import wcwidth

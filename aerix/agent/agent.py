@@ -367,7 +367,7 @@ class Agent(Actor):
         if isinstance(taken, Exhausted):
             shown = done.text.strip()[: SHOWN_ANSWER.count]
             asks = self._budget.limit(TURN_RETRIES) + 1
-            reason = f"turn did not parse after {asks} asks: {problem} The answer began: {shown!r}"
+            reason = f"turn did not parse after {asks} asks: {problem.removesuffix('.')}. The answer began: {shown!r}"
             raise Ended(Outcome(taken.outcome.kind, reason))
 
     def _generate(self) -> Done:

@@ -75,7 +75,7 @@ def test_an_answer_that_is_no_turn_is_asked_for_so_often_and_quoted_so_far(
     ran = desk("play nonsense", model=loose)
     assert ends(ran) == ("failed", 1)
     assert ran.end.reason.startswith("turn did not parse after 2 asks: ")
-    assert ran.end.reason.endswith("The answer began: 'I would'")
+    assert ran.end.reason.endswith(". The answer began: 'I would'")
     assert len(turns(ran.log)) == 2
 
 

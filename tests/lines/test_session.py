@@ -18,6 +18,7 @@ from aerix.session import index
 from aerix.session.events import SessionEnd, SessionStart, line
 from aerix.session.project import project_key
 from aerix.session.replay import Held
+from aerix.session.transcript import local_time
 from aerix.settings import load_settings
 from aerix.tools.messages import ToolResult
 from tests.conftest import Limit
@@ -234,12 +235,12 @@ def test_sessions_are_listed_the_latest_first(tmp_path: Path, limit: Limit) -> N
         start = SessionStart(
             session="s", version="0", cwd="/", project="p", model="m", title=f"prompt\x1b {number}"
         )
-        over: SessionEnd = end(ts=f"2026-01-0{number}T03:04:05+00:00")
+        over: SessionEnd = end(ts=f"2026-01-0{number}T03:04:05+00:17")
         (home / f"{number:08}-0000-0000-0000-000000000000.jsonl").write_bytes(line(start) + line(over))
     limit("lines.sessions", 1)
     first, more = work.sessions()
     assert (first, more) == (
-        "00000002  2026-01-02 03:04  done       prompt␛ 2",
+        f"00000002  {local_time('2026-01-02T02:47:05+00:00')}  done       prompt␛ 2",
         "and 1 more: aerix sessions list",
     )
 

@@ -128,7 +128,8 @@ def test_a_cut_turn_and_one_that_is_none_are_told(screen: Screen) -> None:
         (called("bash", "passed\n[exit 0]", command="make"), "● bash make — passed [exit 0]"),
         (called("grep", "", pattern="x"), "● grep x — nothing"),
         (called("read", "error: no such file: f.", True, path="f"), "✗ read f — error: no such file: f."),
-        (called("bash", "noise\n[exit 3]", True, command="false"), "✗ bash false — [exit 3]"),
+        (called("bash", "[exit 3]", True, command="false"), "✗ bash false — [exit 3]"),
+        (called("bash", "no\nNo module x\n[exit 1]", True, command="x"), "✗ bash x — No module x [exit 1]"),
         (called("read", "1 x", agent="a1.c3", path="\x1b[2Jf"), "● a1.c3: read ␛[2Jf — 1 x"),
     ],
 )
