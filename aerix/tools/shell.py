@@ -215,28 +215,36 @@ class _Reader:
     # --- what a deny rule is compared with
 
     def _forms(self, words: list[str]) -> Iterator[str]:
-        """The command, and the one that it runs in turn, as far as that can be seen."""
-        for _ in range(_UNWRAPPED):
-            if not words:
-                return
-            yield " ".join(words)
-            name = words[0].rpartition("/")[2]
-            if name != words[0]:
-                yield " ".join([name, *words[1:]])
-            words = self._inside(name, words)
-        self._lose()
+        """The command, also without the flags in front, and those that it may run in turn, as far as that can be seen."""
+        starts = [0]
+        for start in starts:  # which grows: a command may run others
+            mine = words[start:]
+            name = mine[0].rpartition("/")[2]
+            yield " ".join(mine)
+            yield " ".join([name, *mine[1:]])
+            if mine[1:] and mine[1].startswith("-"):
+                yield from (" ".join([name, *mine[at:]]) for at in _after_flags(mine))
+            inside = [start + at for at in self._inside(name, mine)]
+            starts += [at for at in inside if at < len(words) and at not in starts]
+            if len(starts) > _UNWRAPPED:
+                return self._lose()
 
-    def _inside(self, name: str, words: list[str]) -> list[str]:
+    def _inside(self, name: str, words: list[str]) -> tuple[int, ...]:
+        """Where in a command the ones begin that it may run."""
         if name == "eval":
             self._look_into(" ".join(words[1:]))
         elif name in _SHELLS:
             texts = (text for flag, text in pairwise(words) if _SHELL_TEXT.fullmatch(flag))
             self._look_into(next(texts, ""))
         elif name in _WRAPPERS:
-            at = next(
-                (n for n, word in enumerate(words) if n and not _FLAG_OR_NUMBER.fullmatch(word)), len(words)
-            )
-            return words[at:]
+            return _after_flags(words)
         elif name in _KEYWORDS or _ASSIGNMENT.match(words[0]):
-            return words[1:]
-        return []
+            return (1,)
+        return ()
+
+
+def _after_flags(words: list[str]) -> tuple[int, ...]:
+    """Where what follows a command's flags may begin: the first word that is none may be the last flag's value."""
+    plain = (n for n, word in enumerate(words) if n and not _FLAG_OR_NUMBER.fullmatch(word))
+    first = next(plain, len(words))
+    return (first, next(plain, len(words))) if words[first - 1].startswith("-") else (first,)

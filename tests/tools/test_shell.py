@@ -53,6 +53,7 @@ def test_what_may_run_more_than_it_seems_is_not_sure() -> None:
 HIDING = [
     "rm x", "a; rm x", "a && rm x", "a | rm x", "a\nrm x", "a & rm x", "rm\tx", "'rm' x", 'r"m" x', "r\\m x", "/bin/rm x",
     "sudo rm x", "sudo -n rm x", "env A=1 rm x", "timeout -k 5 10s rm x", "nohup rm x", "xargs -n1 rm x", "A=1 rm x",
+    "sudo -u root rm x", "env -i -u A rm x", "xargs -I {} rm x", "sudo -u root sh -c 'rm x'", "rm -f x", "rm --one . --two x",
     "bash -c 'rm x'", "sh -ec 'a; rm x'", "eval rm x", "eval 'a; rm x'", "(rm x)", "{ rm x; }", "if a; then rm x; fi",
     "while rm x; do a; done", "! rm x", "time rm x", "echo $(rm x)", "echo `rm x`", 'echo "a $(b $(rm x))"', "f() { rm x; }",
     "a >out; rm x", "cat <<E\nE\nrm x", "bash -c \"bash -c 'rm x'\"", "rm x >/dev/null",
