@@ -14,9 +14,9 @@ from aerix.tools.secrets import is_secret
 
 _OF_PROCESSES = re.compile(r"/proc/.*/(environ|mem|cmdline)")
 _GRANTS = re.compile(
-    r"(.*/)?(\.git(/.*)?|\.aerix/settings[^/]*\.toml|\.claude/settings[^/]*\.json)", re.DOTALL
+    r"(.*/)?(\.git(/.*)?|\.aerix/settings[^/]*\.toml|\.claude/settings[^/]*\.json)", re.DOTALL | re.IGNORECASE
 )
-"""git's folder, or the file in its place, and the settings of a project."""
+"""git's folder, or the file in its place, and the settings of a project; in any case, as some file systems have it."""
 
 
 def working_tree(cwd: Path) -> str:

@@ -308,7 +308,7 @@ def test_a_search_leaves_out_what_may_not_be_read(tree: Path) -> None:
 
 GRANTING = (
     ".git/hooks/pre-commit", ".git/config", ".git", "src/.git/config", ".aerix/settings.toml", ".aerix/settings.local.toml",
-    ".claude/settings.json", "src/.claude/settings.local.json", "~/.config/aerix/settings.toml",
+    ".claude/settings.json", "src/.claude/settings.local.json", "~/.config/aerix/settings.toml", ".GIT/config",
 )  # fmt: skip
 
 
