@@ -95,7 +95,7 @@ def taken(layer: Layer, below: Mapping[KeyPath, object]) -> tuple[dict[KeyPath, 
 def loosens(layer: Layer, key: Key, path: KeyPath, value: object, below: Mapping[KeyPath, object]) -> str:
     """Why a folder that is not trusted may not set this, or nothing."""
     if key.tighten == "never":
-        return f"{layer.why_not}, and its settings may only tighten"
+        return f"{layer.why_not}, and its settings may only tighten until `aerix trust` takes them"
     limit = below.get(path, key.default)
     if key.tighten == "lower" and _is_over(key, value, limit):
         return f"{layer.why_not}, and may only lower it from {toml(limit)}"

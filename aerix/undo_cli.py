@@ -131,6 +131,8 @@ def report(offer: "Offer", session: str, *, dry: bool = False) -> list[str]:
     before = one_line(offer.to if offer.back else f"before {offer.to}")
     lines = [f"{verb}: session {session[:8]}, {before}", *map(_step, offer.plan.steps)]
     lines += [f"  left      {shown(path)}: {why}" for path, why in offer.plan.left]
+    if offer.earlier and not offer.plan.steps:
+        lines.append("aerix undo --to N, with the number of an earlier prompt, goes further back")
     if offer.limits:
         lines.append(
             f"{offer.limits}: only what the tools write and edit touched is covered, not commands (bash)"

@@ -418,7 +418,7 @@ def test_what_cannot_tighten_is_not_taken_from_a_folder(project, name, key):
     file = project / ".aerix" / name
     file.write_text(f"\n{dotted(key.path)} = {value_for(key)}")
     settings = load_settings(project)
-    why = "this folder is not trusted, and its settings may only tighten"
+    why = "this folder is not trusted, and its settings may only tighten until `aerix trust` takes them"
     assert settings.notes == (f"{file}, line 2: {dotted(key.path)} is not taken: {why}.",)
     assert settings.source(dotted(key.path)) == "default"
 

@@ -10,6 +10,8 @@ import pytest
 
 from aerix import undo_cli
 from aerix.pool.client import PoolSettings
+from aerix.session.undo import Plan
+from aerix.session.undoing import Offer
 from tests.runs import Aerix, call, calls, daemon, final, of, play, session_log, session_logs  # noqa: F401 - a fixture
 from tests.session.undone import sh, state
 
@@ -87,6 +89,15 @@ def test_a_request_is_undone_and_done_again(aerix: Aerix) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("earlier", "more"), [(True, 1), (False, 0)])
+def test_where_the_last_prompt_changed_nothing_it_tells_how_to_go_further_back(
+    earlier: bool, more: int
+) -> None:
+    told = undo_cli.report(Offer("prompt 2 (look)", Plan([], []), earlier=earlier), "7" * 36)
+    assert told[0] == "nothing to put back: session 77777777, before prompt 2 (look)"
+    assert told[1:] == ["aerix undo --to N, with the number of an earlier prompt, goes further back"] * more
+
+
 @pytest.mark.rule("undo.changed-since")
 @pytest.mark.rule("undo.uncovered-named")
 def test_what_is_left_is_said_and_is_exit_code_1(aerix: Aerix) -> None:
@@ -115,7 +126,9 @@ def test_a_turn_of_an_earlier_session_is_found(aerix: Aerix) -> None:
     aerix("-p", "play answer")
     latest = aerix("undo", "--dry-run")
     assert (latest.code, latest.out) == (3, "")
-    assert latest.err == "aerix: this session has made no call that may change files\n"
+    assert latest.err == (
+        "aerix: this session has made no call that may change files; aerix undo --session ID takes another one back\n"
+    )
     done = aerix("undo", "--session", first[:8], "--to", "t2")
     assert done.code == 0
     assert (aerix.cwd / "old.txt").exists()

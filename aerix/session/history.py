@@ -46,7 +46,9 @@ class History:
         before prompt N; ``tK`` before the calls of turn K.
         """
         if not self.marks:
-            raise NoTarget("this session has made no call that may change files")
+            raise NoTarget(
+                "this session has made no call that may change files; aerix undo --session ID takes another one back"
+            )
         if to is None:
             return self._before(max(mark.request for mark in self.marks if mark.record is None))
         if to in ("start", "0"):

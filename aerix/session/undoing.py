@@ -34,6 +34,8 @@ class Offer:
     """What no tree has, of what was there."""
     more: int = 0
     """How many names of it there are beyond those."""
+    earlier: bool = False
+    """Whether there is a prompt with such calls before that."""
     limits: str = ""
     """Why only ``write`` and ``edit`` are covered, where that is so."""
 
@@ -60,16 +62,17 @@ class Undoing:
     def offer(self, to: str | None = None, *, force: bool = False) -> Offer:
         """What is to be done to go back to before ``to`` (``History.target``). Nothing is touched yet."""
         first, words = self._history.target(to)
-        changes = Changes(self._history, self._stored)
+        changes, earlier = Changes(self._history, self._stored), first > 0
         mark = next((mark for mark in self._history.marks[first:] if mark.tree), None)
         if mark is None:
             limits = "" if first == len(self._history.marks) else _NO_TREE if self._root else _OUTSIDE
-            return Offer(words, plan(changes.since(first), force=force), limits=limits)
+            return Offer(words, plan(changes.since(first), force=force), earlier=earlier, limits=limits)
         where = changes.about(mark.about).root
         if where != str(self._root):
             raise Lost(f"the session {self.place.id} worked in {where}; undo it there")
         names, more = self._not_covered(first)
-        return Offer(words, plan(changes.since(first), force=force), not_covered=names, more=more)
+        steps = plan(changes.since(first), force=force)
+        return Offer(words, steps, not_covered=names, more=more, earlier=earlier)
 
     def _not_covered(self, first: int) -> tuple[tuple[str, ...], int]:
         """What was not covered at that mark, and what is not at the end."""
