@@ -276,7 +276,7 @@ class Session:
             waited = "\n\n".join(self._prompts)
             self._prompts.clear()
             self._front.swap("\n\n".join(filter(None, (waited, self._front.swap("")))))
-            self.say("what was queued is on the input line again")
+            self.say("what was queued was not sent")
         self._next()
         self._front.refresh()
 
