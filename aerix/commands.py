@@ -18,6 +18,9 @@ class Work(Protocol):
     def use_model(self, ref: str) -> Sequence[str]:
         """Have the next request run on another model; without one, say which one it is."""
 
+    def new(self) -> Sequence[str]:
+        """Begin another session, with an empty context."""
+
     def resume(self, session: str) -> Sequence[str]:
         """Go on with another session of this project: the latest, or the one whose id begins so."""
 
@@ -84,6 +87,13 @@ COMMANDS: tuple[Command, ...] = (
         waits=True,
     ),
     Command(
+        "new",
+        "",
+        "begin another session, with an empty context",
+        lambda desk, _: desk.between_requests(lambda work: work.new()),
+        waits=True,
+    ),
+    Command(
         "resume", "[ID]", "go on with another session: the latest before this one, or ID", _resume, waits=True
     ),
     Command(
@@ -119,6 +129,8 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("quit", "", "end the session", lambda desk, _: desk.quit()),
 )
+_ELSEWHERE = {"exit": "quit", "q": "quit", "clear": "new", "reset": "new", "continue": "resume"}
+"""What other programs call them."""
 KEYS = (
     "@PATH brings a file in (Tab completes), !COMMAND runs a command of yours and tells the model what it gave",
     "Enter sends, Alt-Enter or Ctrl-J begins a new line, Ctrl-Enter steers; Esc or Ctrl-C cancels; Ctrl-D ends",
@@ -136,7 +148,8 @@ def run(desk: Desk, line: str) -> None:
     name, _, argument = line.removeprefix("/").partition(" ")
     command = next((one for one in COMMANDS if one.name == name), None)
     if command is None:
-        near = get_close_matches(name, [one.name for one in COMMANDS], 1)
+        names = [one.name for one in COMMANDS]
+        near = [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, names, 1)
         desk.say(f"there is no /{name}; " + (f"/{near[0]} is" if near else "/help names them all"))
     elif argument.strip() and not command.argument:
         desk.say(f"/{name} takes nothing after it")

@@ -77,7 +77,7 @@ class LiveWork:
         """What a user wants to see at the start."""
         cwd, home = str(self._cwd), str(folders.home())
         where = "~" + cwd.removeprefix(home) if f"{cwd}/".startswith(f"{home}/") else cwd
-        resumed = " (resumed)" if self._begun else ""
+        resumed = f" (resumed): {self._title(self.live.session)}" if self._begun else ""
         return [
             f"aerix {__version__} · {self.live.model}",
             f"in {where} · session {self.live.session}{resumed}",
@@ -136,6 +136,11 @@ class LiveWork:
             return ["that is this session"]
         self._open_again(self.live.model, found)
         return [f"session {found}: {self._title(found)}"]
+
+    def new(self) -> Sequence[str]:
+        """Begin another session: nothing of this one is in its context."""
+        self._open_again(self.live.model, None)
+        return [f"session {self.live.session}: nothing was asked yet"]
 
     def sessions(self) -> Sequence[str]:
         """The sessions of this project, the latest first."""

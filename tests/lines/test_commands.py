@@ -32,6 +32,9 @@ class Desk:
     def use_model(self, ref: str) -> Sequence[str]:
         return [f"model {ref}"]
 
+    def new(self) -> Sequence[str]:
+        return ["new"]
+
     def resume(self, session: str) -> Sequence[str]:
         return [f"resume {session}"]
 
@@ -59,6 +62,7 @@ def desk() -> Desk:
     [
         ("/model", "model "),
         ("/model hf:a/b:Q4 ", "model hf:a/b:Q4"),
+        ("/new", "new"),
         ("/resume 12ab", "resume 12ab"),
         ("/resume", "resume "),
         ("/sessions", "sessions"),
@@ -83,6 +87,8 @@ def test_commands_of_the_desk_itself(desk: Desk) -> None:
     ("line", "said"),
     [
         ("/hlep", "there is no /hlep; /help is"),
+        ("/exit", "there is no /exit; /quit is"),
+        ("/clear", "there is no /clear; /new is"),
         ("/xyzzy", "there is no /xyzzy; /help names them all"),
         ("/", "there is no /; /help names them all"),
         ("/undo everything", "/undo takes nothing after it"),

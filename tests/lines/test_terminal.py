@@ -96,7 +96,7 @@ def test_a_session_from_its_first_line_to_its_last(open_: Open, git_repo: Path) 
     terminal.say("/quit")
     assert terminal.end() == 0
     terminal = open_(args=("--continue",))
-    assert "(resumed)" in terminal.text
+    assert "(resumed): play " in terminal.text
     terminal.say("and now")
     terminal.until("Still here.")
     terminal.until_over()
@@ -300,6 +300,10 @@ def test_commands_wait_for_the_end_of_a_request(open_: Open, git_repo: Path, mod
     terminal.until("play commands")
     terminal.say("/resume")
     terminal.until("there is no other session of this project")
+    terminal.say("/new")
+    terminal.until("nothing was asked yet")
+    terminal.say("/resume")
+    terminal.until(": play commands")
     terminal.type(CTRL_D)
     assert terminal.end() == 0
 
