@@ -25,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 POOL_UNREACHABLE = frozenset({
-    "no_pool", "pool_exited", "pool_start_timeout", "pool_silent", "member_lost", "protocol_version", "socket_refused", "member_failed",
+    "no_pool", "pool_exited", "connection_lost", "pool_start_timeout", "pool_silent", "member_lost", "protocol_version", "socket_refused", "member_failed",
     "model_missing", "model_unknown", "model_ambiguous", "model_not_gguf", "model_broken_file", "no_memory", "model_pull_failed", "model_hash", "load_failed",
 })  # fmt: skip
 """Refusals that mean: no pool or no model (exit code 4)."""
