@@ -62,6 +62,8 @@ def _run(args: argparse.Namespace) -> int:
         complain(f"{error.message} [{error.code}]")
     except (Lost, StartFailed, DeadlineExceeded) as error:
         complain(str(error))
+    except BrokenPipeError:  # whoever read the list is gone, as with any command
+        raise
     except OSError as error:
         complain(
             f"undo stopped at {error.filename or 'its store'}: {error.strerror}; run it again when that is gone"
@@ -146,13 +148,14 @@ def report(offer: "Offer", session: str, *, dry: bool = False) -> list[str]:
 
 def outcome(offer: "Offer", done: "Plan") -> list[str]:
     """What came of it."""
+    from aerix.session.undo import SINCE
+
     failed = done.left[len(offer.plan.left) :]
     lines = [f"  left      {shown(path)}: {why}" for path, why in failed]
-    left = (
-        f"; {len(done.left)} left as they are (--force takes those that changed since)" if done.left else ""
-    )
-    back = "aerix undo" if offer.back else "aerix undo --redo"
-    return [*lines, f"{len(done.steps)} put back{left}; {back} takes it back"]
+    hint = " (--force takes those that changed since)" if any(why == SINCE for _, why in done.left) else ""
+    left = f"; {len(done.left)} left as they are{hint}" if done.left else ""
+    back = f"; {'aerix undo' if offer.back else 'aerix undo --redo'} takes it back" if done.steps else ""
+    return [*lines, f"{len(done.steps)} put back{left}{back}"]
 
 
 def _step(step: "Change") -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aerix import undo_cli
+from aerix.exits import STDOUT_CLOSED
 from aerix.pool.client import PoolSettings
 from aerix.session.undo import Plan
 from aerix.session.undoing import Offer
@@ -83,6 +84,9 @@ def test_a_request_is_undone_and_done_again(aerix: Aerix) -> None:
     assert back.code == 0
     assert back.out.splitlines()[-1] == "6 put back; aerix undo takes it back"
     assert state(aerix.cwd) == after
+    unread = aerix.shell('exec 3> >(true); wait $!; "$@" >&3', "undo")
+    assert (unread.code, unread.err) == (STDOUT_CLOSED, "")
+    assert state(aerix.cwd) == after, "what nobody could read was not done"
     undos = of(session_log(), "undo")
     assert [(line["to"], line["files"], line["back"]) for line in undos] == [
         ("prompt 1 (play work)", 6, False), ("what was undone", 6, True),
@@ -96,6 +100,13 @@ def test_where_the_last_prompt_changed_nothing_it_tells_how_to_go_further_back(
     told = undo_cli.report(Offer("prompt 2 (look)", Plan([], []), earlier=earlier), "7" * 36)
     assert told[0] == "nothing to put back: session 77777777, before prompt 2 (look)"
     assert told[1:] == ["aerix undo --to N, with the number of an earlier prompt, goes further back"] * more
+
+
+def test_where_nothing_was_put_back_there_is_nothing_to_take_back() -> None:
+    left = [("d/f", "not a directory")]
+    assert undo_cli.outcome(Offer("start", Plan([], [])), Plan([], left)) == [
+        "  left      d/f: not a directory", "0 put back; 1 left as they are",
+    ]  # fmt: skip
 
 
 @pytest.mark.rule("undo.changed-since")
