@@ -83,6 +83,8 @@ class Session:
         self._shells = 0
         self._cancelled = self._leaving = ""
         """Why."""
+        self._heard = False
+        """Whether the request that runs has said something: before that a cancel may reach the one before it."""
         self._code = DONE
 
     # --- what is shown
@@ -249,7 +251,7 @@ class Session:
         self.say(*notes)
         prompt = "\n\n".join([prompt, *self._told])
         self._told.clear()
-        self._running = "request"
+        self._running, self._heard = "request", False
         self._view.begin(monotonic())
         self._worker.tell(Do(lambda _: self._work.prompt(prompt), self._ended))
 
@@ -351,8 +353,9 @@ class Session:
         lines = [line for event in message.events for line in self._view.take(event, now)]
         if lines:
             self._front.show(lines)
-        if self._cancelled:
+        if self._cancelled and not self._heard:
             self._send_cancel()
+        self._heard = True
 
     # --- questions
 

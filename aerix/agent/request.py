@@ -276,7 +276,8 @@ class Request(Actor):
             with suppress(Cancelled, Refused):  # the end, which comes next, answers for the log
                 self._journal.write(snapshot_event(changes.last, ROOT))
         if problem:
-            self._note(f"there is no diff: {problem}")
+            with suppress(Cancelled):  # once more: it is decided how this ended
+                self._note(f"there is no diff: {problem}")
         end = SessionEnd(
             session=self._spec.start.session,
             outcome=outcome.kind,

@@ -15,9 +15,10 @@ from aerix.lines_work import LiveWork, context_lines, in_shell
 from aerix.live import Options, User
 from aerix.pool.protocol import Segment
 from aerix.session import index
-from aerix.session.events import SessionEnd, SessionStart, line
+from aerix.session.events import Note, SessionEnd, SessionStart, line
 from aerix.session.project import project_key
 from aerix.session.replay import Held
+from aerix.session.show import Show
 from aerix.session.transcript import local_time
 from aerix.settings import load_settings
 from aerix.tools.messages import ToolResult
@@ -141,6 +142,21 @@ def test_a_command_is_shown_whole_and_a_long_text_is_not(table: Table, limit: Li
     table.enter("1")
     table.ask(permission("write", path="f", content="one\ntwo\nthree"))
     assert table.front.shown[-5:-1] == ["  path: f", "  content: one", "    two", "    … 1 more lines"]
+
+
+@pytest.mark.rule("lines.cancel")
+@pytest.mark.parametrize(("heard", "times"), [(True, 1), (False, 2)])
+def test_a_request_is_cancelled_once_or_again_when_it_has_begun(
+    table: Table, monkeypatch: pytest.MonkeyPatch, heard: bool, times: int
+) -> None:
+    monkeypatch.setattr("aerix.lines_session.whereis", lambda _: table.worker)
+    table.enter("work")
+    for _ in range(heard):
+        table.ask(Show((Note(text="it begins"),)))
+    table.session.cancel()
+    table.ask(Show((Note(text="it ends"),)))
+    table.ask(Show((Note(text="it ends, indeed"),)))
+    assert table.worker.cancelled == ["interrupted"] * times
 
 
 @pytest.mark.rule("lines.cancel")
