@@ -101,6 +101,20 @@ def answered() -> None:
 
 
 @pytest.mark.rule("session.resume")
+def test_a_prompt_that_was_too_long_is_not_in_the_way_of_the_next(aerix: Aerix) -> None:
+    aerix("-p", "play work", *STREAM)
+    before = context(logged())
+    refused = aerix("-p", f"play {'x' * 70_000}", "--continue", *STREAM)
+    end = of(refused.lines, "session.end")[-1]
+    assert (refused.code, end["outcome"]) == (1, "refused")
+    assert "the session with this prompt takes 7" in end["reason"]
+    goes_on(aerix)
+    held = context(logged())
+    assert held[: len(before)] == before
+    assert not any("xxx" in one.text for one in held)
+
+
+@pytest.mark.rule("session.resume")
 @pytest.mark.rule("session.continue")
 def test_it_goes_on_with_the_same_tokens_and_plan_so_that_the_prefix_is_found(aerix: Aerix) -> None:
     first = aerix("-p", "play work", *STREAM)

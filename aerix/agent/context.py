@@ -111,16 +111,29 @@ class Context:
             self._pool.create([*(one.segment for one in before), *map(_segment, entries)])
         self._about = {one.id: (one.label, one.tool) for one in before}
         self._journal.write(*self._events(entries))
-        if before and self.left <= CUT_TURN.count:
+        new = sum(self._pool.counts.get(one.id, 0) for one in entries)
+        if before and self.left <= CUT_TURN.count and new < self.limits.window:
             self._compact(unread=True)
         if self.left <= CUT_TURN.count:
-            raise Ended(
-                Outcome(
-                    "refused",
-                    f"the prompt takes {self.tokens:,} tokens and a turn needs at least {CUT_TURN.count}, but the window is "
-                    f'{self.limits.window:,}; shorten the prompt or set [models."…"] window to a larger one',
-                )
+            raise self._too_long({one.id for one in entries}, begun=bool(before))
+
+    def _too_long(self, new: set[str], *, begun: bool) -> Ended:
+        """The session goes on without the prompt that was too long for it: the next one may fit."""
+        before = self.tokens
+        put, removed = self.rewrite([one for one in self.held if one.label != "prompt" or one.id not in new])
+        self._journal.write(
+            Compaction(agent=self._agent, before=before, after=self.tokens, put=put, removed=removed)
+        )
+        what, begin = (
+            ("the session with this prompt", ", begin a new session") if begun else ("the prompt", "")
+        )
+        return Ended(
+            Outcome(
+                "refused",
+                f"{what} takes {before:,} tokens and a turn needs at least {CUT_TURN.count}, but the window is "
+                f'{self.limits.window:,}; shorten the prompt{begin} or set [models."…"] window to a larger one',
             )
+        )
 
     # --- at its end
 

@@ -169,7 +169,9 @@ class Rewrite(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction(Rewrite):
-    """The context was over its limit: markers stand for what gave way. ``before`` and ``after`` are its tokens."""
+    """The context was over its limit: markers stand for what gave way, and a prompt that is too long is gone. ``before`` and
+    ``after`` are its tokens.
+    """
 
     type: ClassVar[str] = "compaction"
     before: int
