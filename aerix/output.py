@@ -36,6 +36,7 @@ _MARK, _NEXT = "aerix: ", "\n"
 _UNDER = " " * len(_MARK)  # a name with a line end in it cannot begin a line as Aerix does
 _END_FIELDS = ("session", "outcome", "reason", "text", "diff", "untracked", "usage", "turns", "exit")
 _SHOWN_INPUT = 120  # characters of a call's input on its line
+_SHOWN_WHY = 400  # of why it failed: a refusal ends with the rule that would allow the call
 READING_EVERY_S = 2.0
 """Seconds between two notes about a prompt that is being read."""
 
@@ -128,12 +129,15 @@ def _why(event: Message) -> str:
     if not event.error:
         return ""
     line = why_failed(event.text)
-    return f" — {line if len(line) <= _SHOWN_INPUT else line[: _SHOWN_INPUT - 1] + '…'}"
+    return f" — {_cut(line, _SHOWN_WHY)}"
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_INPUT else text[: _SHOWN_INPUT - 1] + "…"
+    return _cut(json.dumps(value, ensure_ascii=False), _SHOWN_INPUT)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def fill_standard_descriptors() -> None:

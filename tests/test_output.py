@@ -114,6 +114,16 @@ def test_a_note_begins_one_line_and_moves_no_cursor() -> None:
 
 
 @pytest.mark.rule("headless.stderr")
+def test_a_refusals_line_has_the_rule_that_would_allow_the_call() -> None:
+    why = f"refused: bash(make {'x' * 90}) needs permission and nobody is there to ask; allow it with --allow 'bash(make *)'"
+    call = Message(
+        id="c1", role="user", text=f"[bash c1]\n{why}", call="c1", tool="bash", input={}, error=True
+    )
+    _, err = show("text", call)
+    assert err == f"aerix: c1 bash {{}} — {why}\n"
+
+
+@pytest.mark.rule("headless.stderr")
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_notes_calls_cut_turns_and_reasons_go_to_standard_error(form: str) -> None:
     result = Message(
