@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,23 @@ def test_where_the_last_prompt_changed_nothing_it_tells_how_to_go_further_back(
     told = undo_cli.report(Offer("prompt 2 (look)", Plan([], []), earlier=earlier), "7" * 36)
     assert told[0] == "nothing to put back: session 77777777, before prompt 2 (look)"
     assert told[1:] == ["aerix undo --to N, with the number of an earlier prompt, goes further back"] * more
+
+
+def test_a_folder_whose_name_is_no_text_is_worked_in_and_undone(
+    daemon: PoolSettings,  # noqa: F811
+    model: str,
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    aerix = Aerix(folder, daemon, model)
+    try:
+        aerix("-p", "play work")
+        assert (folder / "new.txt").read_text() == "new\n"
+        assert aerix("undo").code == 0
+        assert not (folder / "new.txt").exists()
+    finally:
+        aerix.close()
 
 
 def test_where_nothing_was_put_back_there_is_nothing_to_take_back() -> None:

@@ -24,7 +24,7 @@ from aerix.bounds import CYCLES
 from aerix.hooks import events as hooks
 from aerix.session.events import Message, Plan
 from aerix.tools import RUN_BY_RUNNER
-from aerix.tools.messages import RunTool, ToolResult
+from aerix.tools.messages import RunTool, ToolResult, framed
 from aerix.tools.permissions import Judge
 from aerix.turn import prompt
 from aerix.turn.parse import Call
@@ -172,13 +172,14 @@ class Calls:
         if call.tool == "context":
             return self._own.run(call.input)
         assert call.tool in RUN_BY_RUNNER, f"no one runs {call.tool}"
+        permitted = self._permits.permitted
         message = RunTool(
             call.id,
             call.tool,
             call.input,
             self._context.result_bytes,
             permissions=self._permits.permissions,
-            permitted=self._permits.permitted,
+            permitted=permitted and framed(permitted),
         )
         try:
             return ask_living(self._runner, partial(self._ask_runner, message))

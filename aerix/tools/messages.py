@@ -1,5 +1,6 @@
 """What goes between an agent and its tool runner."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,7 @@ class RunTool:
     permissions: Permissions | None = None
     """What the call may touch beside ``permitted``: a search leaves the rest out. None: everything is open."""
     permitted: str | None = None
-    """The path that it was permitted to work on, absolute and with its links followed; None: any."""
+    """The path that it was permitted to work on, absolute and with its links followed, as ``framed``; None: any."""
 
     @property
     def time_s(self) -> float:
@@ -44,6 +45,16 @@ class RunTool:
     def limit_s(self) -> float:
         """Seconds in which an answer comes, whatever happens: how long to wait for it."""
         return self.kill_s + TOOL_GRACE.value
+
+
+def framed(path: str) -> str:
+    """A path as a text that every frame takes: its bytes may be none."""
+    return os.fsencode(path).decode("latin-1")
+
+
+def unframed(text: str) -> str:
+    """The path again."""
+    return os.fsdecode(text.encode("latin-1"))
 
 
 @dataclass(frozen=True, slots=True)
