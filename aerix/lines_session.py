@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from aerix import commands, folders
-from aerix.actors import Answer, Ref, Refused, whereis
+from aerix.actors import Answer, Ref, Refused, StartFailed, whereis
 from aerix.agent.asking import AskPermission, AskPlan, Permission, PlanAnswer, Verdict
 from aerix.bounds import LINES_ASKED, LINES_QUEUE, LINES_TOLD
 from aerix.exits import CANCELS, DONE, STORAGE, TERMINATED
@@ -315,8 +315,11 @@ class Session:
         self._front.refresh()
 
     def _run_shell(self, command: str) -> None:
-        if self._shell is None:
-            self._shell = self._work.shell(self._front.post)
+        try:
+            self._shell = self._shell or self._work.shell(self._front.post)
+        except StartFailed as error:  # the folder may be gone
+            self.complain(f"the command was not run: {error}")
+            return
         self._shells += 1
         self._shell.tell(RunCommand(in_shell(command), partial(self._shell_ended, command)))
 

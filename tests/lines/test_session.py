@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from aerix.actors import Answer, Ref, Refused
+from aerix.actors import Answer, Ref, Refused, StartFailed
 from aerix.agent.asking import AskPermission, AskPlan, Permission, PlanAnswer
 from aerix.lines_session import Session
 from aerix.lines_view import Line, View
@@ -85,6 +85,9 @@ class Given:
 class Work:
     request = "request:nobody"
 
+    def shell(self, post: object) -> Ref:
+        raise StartFailed("no such folder")
+
 
 class Table:
     def __init__(self, cwd: Path) -> None:
@@ -108,6 +111,13 @@ class Table:
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return Table(tmp_path)
+
+
+def test_a_command_of_the_users_that_cannot_be_run_is_a_line_and_the_session_goes_on(table: Table) -> None:
+    table.enter("!ls")
+    assert table.front.shown[-1] == "the command was not run: no such folder"
+    table.enter("hello")
+    assert (len(table.worker.told), table.front.code) == (1, None)
 
 
 def permission(tool: str = "bash", **values: Any) -> AskPermission:
