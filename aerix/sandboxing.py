@@ -62,7 +62,7 @@ def sandbox_in_force(settings: Settings, cwd: Path, added: Iterable[Path] = ()) 
 def _told(sandbox: Sandbox) -> str:
     where = ", ".join((sandbox.tree, *sandbox.added))
     network = "use the network" if sandbox.network else "have no network"
-    return f"sandbox: commands write in {where} and temporary folders only, see no secrets, and {network}"
+    return f"sandbox: commands write in {where} and temporary folders only, do not see the usual places of secrets, and {network}"
 
 
 def _program() -> str:

@@ -112,7 +112,7 @@ def test_a_folder_whose_name_is_no_text_is_worked_in_and_undone(
     folder.mkdir()
     aerix = Aerix(folder, daemon, model)
     try:
-        aerix("-p", "play work")
+        aerix("-p", "play work", "--add-dir", str(folder))
         assert (folder / "new.txt").read_text() == "new\n"
         assert aerix("undo").code == 0
         assert not (folder / "new.txt").exists()

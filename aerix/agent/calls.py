@@ -24,7 +24,7 @@ from aerix.bounds import CYCLES
 from aerix.hooks import events as hooks
 from aerix.session.events import Message, Plan
 from aerix.tools import RUN_BY_RUNNER
-from aerix.tools.messages import RunTool, ToolResult, framed
+from aerix.tools.messages import RunTool, ToolResult, framed, with_folders
 from aerix.tools.permissions import Judge
 from aerix.turn import prompt
 from aerix.turn.parse import Call
@@ -178,7 +178,7 @@ class Calls:
             call.tool,
             call.input,
             self._context.result_bytes,
-            permissions=self._permits.permissions,
+            permissions=with_folders(self._permits.permissions, framed),
             permitted=permitted and framed(permitted),
         )
         try:

@@ -27,7 +27,7 @@ from aerix.tools.drive import Drive
 from aerix.tools.edit import edit
 from aerix.tools.glob import glob
 from aerix.tools.grep import grep
-from aerix.tools.messages import RunTool, ToolResult, unframed
+from aerix.tools.messages import RunTool, ToolResult, unframed, with_folders
 from aerix.tools.read import read
 from aerix.tools.repo_map import repo_map
 from aerix.tools.sandbox import Sandbox
@@ -160,7 +160,8 @@ class Runner:
                 f"there is no tool {message.tool!r}; there are {', '.join(sorted(RUN_BY_RUNNER))}."
             )
         permitted = message.permitted and unframed(message.permitted)
-        self._workspace.guard.begin(message.tool, message.permissions, permitted, self._workspace.cwd)
+        permissions = message.permissions and with_folders(message.permissions, unframed)
+        self._workspace.guard.begin(message.tool, permissions, permitted, self._workspace.cwd)
         try:
             with self._watched(message.time_s):
                 output = tool(self._workspace, Given(message.input, self._limit(message)))

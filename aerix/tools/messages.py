@@ -1,7 +1,8 @@
 """What goes between an agent and its tool runner."""
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aerix.bounds import BASH_LONGEST, BASH_TERM, BASH_TIMEOUT, TOOL_GRACE, TOOL_TIME
@@ -23,7 +24,9 @@ class RunTool:
     room_bytes: int
     deadline_s: float | None = None
     permissions: Permissions | None = None
-    """What the call may touch beside ``permitted``: a search leaves the rest out. None: everything is open."""
+    """What the call may touch beside ``permitted``: a search leaves the rest out; its folders are ``framed``. None:
+    everything is open.
+    """
     permitted: str | None = None
     """The path that it was permitted to work on, absolute and with its links followed, as ``framed``; None: any."""
 
@@ -72,3 +75,8 @@ class ToolResult:
     """The file that holds the whole text, where it was cut."""
     paths: list[str] = field(default_factory=list)
     """The files that were written, relative to the working directory where they are below it."""
+
+
+def with_folders(permissions: Permissions, spelled: Callable[[str], str]) -> Permissions:
+    """The same, its folders ``framed`` or ``unframed``."""
+    return replace(permissions, folders=tuple(map(spelled, permissions.folders)))

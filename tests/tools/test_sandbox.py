@@ -524,7 +524,7 @@ def test_that_it_works_is_tried_once_and_said(fake: Callable[[str | None], Path]
     assert found.sandbox is not None
     assert found.sandbox.added == (str(added),)
     assert found.sentence == (
-        f"sandbox: commands write in {tmp_path}, {added} and temporary folders only, see no secrets, and use the network"
+        f"sandbox: commands write in {tmp_path}, {added} and temporary folders only, do not see the usual places of secrets, and use the network"
     )
     assert count.read_text() == "\n"
     (folders.cache() / "sandbox").write_text("elsewhere")
