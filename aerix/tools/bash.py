@@ -32,6 +32,7 @@ _MARK = "AERIX_COMMAND"
 READ = 65_536
 _LOOK_S = 0.02  # between two looks whether what got TERM is gone: nothing tells of grandchildren
 _NUMBERS = count(1)
+_EXITING = 0x4  # the kernel's PF_EXITING
 
 Verdict = Literal["ended", "timeout", "cancelled"]
 
@@ -142,7 +143,7 @@ class Command:
         if not self._over or (self.pipes and now < self._next):
             return False
         self._process.wait()
-        self.left = self._living()
+        self.left = [pid for pid in self._living() if (state := _state(pid)) and not state.exiting]
         return True
 
     def close(self) -> None:
@@ -206,15 +207,18 @@ class _State:
 
     group: int
     session: int
+    exiting: bool
+    """Whether it is about to end: its pipes are closed first."""
 
 
 def _state(pid: int) -> _State | None:
     """None for a process that has ended, whether or not it was reaped."""
     try:
-        state, _, group, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+        found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:7]
     except OSError:
         return None
-    return None if state in "ZX" else _State(int(group), int(session))
+    state, _, group, session, _, _, flags = found
+    return None if state in "ZX" else _State(int(group), int(session), bool(int(flags) & _EXITING))
 
 
 def _is_of(pid: int, session: int, mark: bytes) -> bool:
