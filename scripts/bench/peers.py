@@ -67,9 +67,11 @@ def prefix(bench: Bench) -> dict[str, Figure]:
     """First tokens behind a prefix, then four pieces on it, twice."""
     text = bench.prefix()
     first, second = (bench.prompts(bench.task(thing), text) for thing in ("rivers", "stones"))
-    found: dict[str, Figure] = {name: {} for name in ("first_new", "first_seen")}
+    found: dict[str, Figure] = {name: {} for name in ("first_new", "first_new_cpu", "first_seen")}
     for side in bench.sides:
+        paid = spent(side)
         found["first_new"][side.name] = one(side, first, 1).first
+        found["first_new_cpu"][side.name] = spent(side) - paid
         found["first_seen"][side.name] = one(side, second, 1).first
     return (
         found
