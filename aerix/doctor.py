@@ -5,6 +5,7 @@ Each check runs in an actor of its own, within its own limit: one that fails or 
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -88,6 +89,7 @@ def run_doctor(args: argparse.Namespace) -> int:
     from aerix.exits import DONE, FAILED
     from aerix.live import model_overrides
 
+    before = _end_on_ctrl_c()
     overrides = [*args.overrides, *model_overrides(args.model)]
     looked = Looked(Path.cwd(), overrides, None if args.settings is None else Path(args.settings))
     found: dict[str, Finding] = {}
@@ -102,11 +104,22 @@ def run_doctor(args: argparse.Namespace) -> int:
         if looked.link is not None:
             looked.link.stop()
             looked.link.join(_LINK_S)
+        signal.signal(signal.SIGINT, before)
     well = all(one.state != "bad" for one in found.values())
     if args.json:
         checks = [{"name": name, **asdict(one)} for name, one in found.items()]
         print(json.dumps({"ok": well, "checks": checks}, indent=2, ensure_ascii=False))  # noqa: T201
     return DONE if well else FAILED
+
+
+def _end_on_ctrl_c() -> Any:
+    """Let Ctrl-C end the process by itself (130 in a shell), and not by an exception: that comes late where the main
+    thread has just begun to wait for a check. Nothing has to be put away. Returns what Ctrl-C did before.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return before
 
 
 def look(check: Check, looked: Looked) -> Finding:
