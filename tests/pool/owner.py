@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from aerix.actors import Actor, Call, Exit, Piece, Ref, Refused, Reply, launch, on
@@ -131,11 +132,12 @@ class Owner:
 
     def status(self, wanted: Callable[[p.MemberInfo], bool]) -> None:
         """Ask the worker how it is until it says so; it may not have taken up its next generation yet."""
-        for _ in range(1000):
+        end = monotonic() + PATIENCE
+        while True:
             (info,) = self.ask(p.MemberList(1)).result().members
             if wanted(info):
                 return
-        raise AssertionError(info)
+            assert monotonic() < end, info
 
     def end(self) -> Exit:
         """How the worker ended. Waits for that."""
