@@ -58,8 +58,8 @@ class _Asked:
 class PoolLink(Actor):
     """Sends the requests of this process's actors to the pool and hands on what comes back.
 
-    A request is any of the protocol's, with id 0. Its answer is the protocol's answer; Token, Progress and Starting
-    come as pieces; an Error, and every failure of the link, is a refusal with its code. Cancelling a Generate's call
+    A request is any of the protocol's, with id 0. Its answer is the protocol's answer; Token, Progress, Starting and
+    what a Generate appended come as pieces; an Error, and every failure of the link, is a refusal with its code. Cancelling a Generate's call
     cancels the generation, whose Done still comes. The link connects when it is asked something, and again after a
     loss; Status and StopPool never start a pool.
     """
@@ -196,7 +196,8 @@ class PoolLink(Actor):
         if asked is None:
             return
         asked.heard = self.clock.now()
-        if isinstance(message, (p.Token, p.Progress)):
+        counted = asked.generates and isinstance(message, p.ContextState)  # what it appended, and it goes on
+        if counted or isinstance(message, (p.Token, p.Progress)):
             asked.answer.piece(message)
             self._untaken(asked, 1)
             return

@@ -46,7 +46,7 @@ class Recreated:
     kept: int
 
 
-Event = Token | Progress | Starting | Recreated
+Event = ContextState | Token | Progress | Starting | Recreated
 OnEvent = Callable[[Event], None]
 
 # The link's own end is a loss like the daemon's: its supervisor starts another, which connects again.
@@ -117,37 +117,52 @@ class PoolContext:
         sampling: Sampling | None = None,
         constraint: Constraint | None = None,
         on_event: OnEvent | None = None,
+        append: Iterable[Segment] = (),
     ) -> Done:
         """Generate one turn; it is not appended. ``on_event`` gets Token, Progress, Starting and Recreated.
+
+        Segments to ``append`` are added at the end first, without a wait of their own: ``on_event`` gets the
+        ContextState when they are counted. Where that has not come, the mirror does not have them.
 
         A loss is made good; ``generation_lost`` when there were two in a row without a new token between them.
         The Done is that of the last generation asked; its tokens and text are the whole turn's.
         """
         tell: OnEvent = on_event or (lambda _: None)
         got: list[int] = []
+        new = list(append)
         losses = _Losses("generation_lost")
 
         def heard(event: Event) -> None:
-            if isinstance(event, Token):
+            if isinstance(event, ContextState):
+                self._take(event, (*self.segments, *new))
+                new.clear()
+            elif isinstance(event, Token):
                 got.extend(event.tokens)
                 if event.tokens:
                     losses.forgive()
             tell(event)
 
-        while True:
-            try:
-                if self._id is None:
-                    self._edit(self.segments, on_event=heard)
-                assert self._id is not None
-                message = Generate(0, self._id, max_tokens, sampling or Sampling(), constraint, list(got))
-                done = self._ask(message, heard, GENERATION.value)
-                assert isinstance(done, Done)
-                return done
-            except Refused as refusal:
-                losses.count(refusal)
-                if refusal.code not in BROKEN_OFF:
-                    self._lose(refusal)
-                tell(Recreated(refusal.code, refusal.message, len(got)))
+        try:
+            while True:
+                try:
+                    if self._id is None:
+                        self._edit(self.segments, on_event=heard)
+                    assert self._id is not None
+                    asked = sampling or Sampling()
+                    message = Generate(0, self._id, max_tokens, asked, constraint, list(got), list(new))
+                    done = self._ask(message, heard, GENERATION.value)
+                    assert isinstance(done, Done)
+                    return done
+                except Refused as refusal:
+                    losses.count(refusal)
+                    if new:  # whether the pool has them is not known
+                        self.drop()
+                    elif refusal.code not in BROKEN_OFF:
+                        self._lose(refusal)
+                    tell(Recreated(refusal.code, refusal.message, len(got)))
+        finally:
+            if new:
+                self.drop()
 
     # --- asking
 
@@ -171,22 +186,22 @@ class PoolContext:
                 self.drop()
                 raise
         assert isinstance(state, ContextState)
-        self._id, self.segments = state.context, segments
-        self._count(state)
-        self.tokens, self.opening = state.tokens, state.opening
+        self._take(state, segments)
         return state
+
+    def _take(self, state: ContextState, segments: tuple[Segment, ...]) -> None:
+        """The context has these segments now: take the counts of what has changed, leave out those of what is gone."""
+        self._id, self.segments = state.context, segments
+        self.counts.update({count.id: count.tokens for count in state.segments})
+        if len(self.counts) > len(segments):
+            self.counts = {segment.id: self.counts[segment.id] for segment in segments}
+        self.tokens, self.opening = state.tokens, state.opening
 
     def _lose(self, refusal: Refused) -> None:
         """The context is gone; a pool whose member lost it still knows its name, and is told to forget that."""
         if refusal.code == "member_restarted":
             self.drop()
         self._id = None
-
-    def _count(self, state: ContextState) -> None:
-        """Take the counts of what has changed, and leave out those of what is not there any more."""
-        self.counts.update({count.id: count.tokens for count in state.segments})
-        if len(self.counts) > len(self.segments):
-            self.counts = {segment.id: self.counts[segment.id] for segment in self.segments}
 
     def _ask(self, message: Any, on_event: OnEvent | None, deadline_s: float) -> Any:
         return _ask(self._actor, self._living_link(), message, on_event, deadline_s)

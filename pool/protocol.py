@@ -1,4 +1,4 @@
-"""Protocol version 2: every request, reply and frame between a pool and its clients.
+"""Protocol version 3: every request, reply and frame between a pool and its clients.
 
 A frame is a 4-byte big-endian length and one CBOR map, at most 16 MiB. The map is a message of this module: its
 class name under ``type``, its fields beside it. ``id`` is the client's number for a request; each answer carries it.
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from aerix.actors.dump import ActorRecord
 from aerix.actors.wire import Codec
 
-VERSION = 2
+VERSION = 3
 
 Role = Literal["system", "user", "assistant"]
 Stop = Literal["final", "length", "stop", "cancelled"]
@@ -257,6 +257,8 @@ class ContextRead:
 class Generate:
     """Generate on a context: ``Progress`` and ``Token`` frames, then ``Done`` or ``Error``.
 
+    Segments to ``append`` are put at the context's end first, and a ``ContextState`` comes before all else. Where none
+    has come, a refusal has changed nothing.
     ``start`` are ids of this same turn that the client already holds, those of its thinking first: they count as
     generated, are not sent again, and the stream goes on after them. ``max_tokens`` bounds the answer, not the
     thinking, which takes what its budget and the window leave.
@@ -268,6 +270,7 @@ class Generate:
     sampling: Sampling = field(default_factory=Sampling)
     constraint: Constraint | None = None
     start: list[int] = field(default_factory=list)
+    append: list[Segment] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

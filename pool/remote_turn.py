@@ -25,7 +25,7 @@ class Turn:
         facts: Facts,
         asked: p.Generate,
         segments: Sequence[p.Segment],
-        send: Callable[[p.Token], None],
+        send: Callable[[p.ContextState | p.Token], None],
     ) -> None:
         self.asked = asked
         self._server, self._facts, self._send = server, facts, send
@@ -36,11 +36,17 @@ class Turn:
         self._begun = self._first = time.perf_counter()
         self._check()
 
+    async def count(self) -> None:
+        """Before ``run``: count the prompt, and tell of it where segments were appended. Raises Refused."""
+        asked = self.asked
+        state = await self._facts.counts.state(asked.id, asked.context, self._segments)
+        self._prompt = state.tokens + state.opening
+        if asked.append:
+            self._send(state)
+        self._check_window()
+
     async def run(self) -> p.Done:
         """Ask, and hand on what comes. Raises Refused."""
-        state = await self._facts.counts.state(0, "", self._segments)
-        self._prompt = state.tokens + state.opening
-        self._check_window()
         self._begun = self._first = time.perf_counter()
         reason = await self._ask()
         if self._spent is not None and self._spent.prompt:

@@ -147,13 +147,16 @@ class RemoteWorker:
         if len(self._turns) - self._max_batch >= QUEUE.count:
             raise Refused("pool_busy", f"{QUEUE.count} generations wait already; ask again later.")
         pieces = Pieces(self._channel, call)
-        segments = self._contexts.find(message.context).segments
+        segments = (*self._contexts.find(message.context).segments, *message.append)
         turn = Turn(self._server, self._facts, message, segments, pieces.send)
+        if message.append:
+            self._contexts.change(p.ContextAppend(message.id, message.context, message.append))
         life = self._spawn(self._signs_of_life(call, message.id))
         task = self._turns[call] = asyncio.create_task(self._run(turn))
         task.add_done_callback(lambda done: self._guarded(self._ended, call, turn, pieces, life, done))
 
     async def _run(self, turn: Turn) -> p.Done:
+        await turn.count()
         async with self._may_run:
             return await turn.run()
 

@@ -178,10 +178,13 @@ class Worker:
             check_constraint(request.constraint, json_able=self._engine.facts.json)
         check_sampling(request.sampling)
         check_tokens(request.start, self._engine.vocabulary)
+        if len(self._waiting) >= QUEUE.count:  # nobody else adds to them
+            raise Refused("pool_busy", f"{len(self._waiting)} generations wait already; ask again later.")
+        if request.append:
+            append = p.ContextAppend(request.id, request.context, request.append)
+            self._channel.offer(call, self._contexts.handle(append), last=True)
         job = Job(call, request, self._contexts.prompt(request.context))
         with self._changed:
-            if len(self._waiting) >= QUEUE.count:
-                raise Refused("pool_busy", f"{len(self._waiting)} generations wait already; ask again later.")
             self._waiting.append(job)
             self._changed.notify()
 

@@ -263,7 +263,7 @@ def test_the_hosts_are_those_that_are_configured(
 def test_a_pool_of_another_protocol_is_told_with_the_command(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aerix.pool.dial.VERSION", 3)
+    monkeypatch.setattr("aerix.pool.dial.VERSION", 4)
     done, checks = doctor.checks(*doctor.told)
     assert (done.code, checks["protocol"]["state"]) == (1, "bad")
     assert "aerix pool stop" in checks["protocol"]["do"]

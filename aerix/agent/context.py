@@ -19,7 +19,7 @@ from aerix.agent.room import BYTES_A_TOKEN, Limits
 from aerix.bounds import APPENDS, CUT_TURN, HARD_LIMIT_HITS
 from aerix.hooks import events as hooks
 from aerix.pool.client import PoolContext
-from aerix.pool.protocol import Constraint, Done, Role, Sampling
+from aerix.pool.protocol import Constraint, ContextState, Done, Role, Sampling
 from aerix.pool.protocol import Segment as PoolSegment
 from aerix.session.events import Compaction, ContextOp, Event, Message, Segment
 from aerix.session.replay import Held
@@ -42,6 +42,16 @@ class Entry:
     label: str
     pinned: bool = False
     message: Message | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """A segment that the pool does not have yet: a turn, which the log has, or an ``entry``, which it has not."""
+
+    segment: PoolSegment
+    most: int
+    """Tokens that it may take."""
+    entry: Entry | None = None
 
 
 class Context:
@@ -73,15 +83,14 @@ class Context:
         self._about: dict[str, tuple[str, str | None]] = {}
         self._notes = count(notes + 1)
         self._not_before = 0
-        self._owed: tuple[PoolSegment, ...] = ()
-        """A turn that is logged and that the pool gets with what comes next: its result, mostly."""
-        self._owed_tokens = 0
+        self._owed: list[_Owed] = []
+        """What the pool gets with what comes next: a turn with its result, and that with the next turn that is asked."""
         self._rate = float(BYTES_A_TOKEN)
 
     @property
     def tokens(self) -> int:
-        """The prompt's length in tokens, with the marker that opens the model's turn."""
-        return self._pool.tokens + self._pool.opening + self._owed_tokens
+        """The prompt's length in tokens, with the marker that opens the model's turn: at most, before the pool counts."""
+        return self._pool.tokens + self._pool.opening + sum(one.most for one in self._owed)
 
     @property
     def result_bytes(self) -> int:
@@ -151,21 +160,31 @@ class Context:
         """Append a generated turn, with exactly its tokens. It is logged now; its count comes with what is added next."""
         self.settle()
         self._about[segment_id] = "turn", None
-        self._owed = (PoolSegment(segment_id, "assistant", done.text, tokens=done.tokens, vocab=done.vocab),)
+        segment = PoolSegment(segment_id, "assistant", done.text, tokens=done.tokens, vocab=done.vocab)
         length = len(done.tokens) or done.usage.completion_tokens  # a model on a server has no ids
-        self._owed_tokens = self._pool.opening + length
+        self._owed = [_Owed(segment, self._pool.opening + length)]
         self._journal.write(self._turn(segment_id, done))
 
     def settle(self) -> None:
-        """Nothing is added to the last turn for now: let the pool have it."""
+        """No turn is asked for now: let the pool have what it is owed."""
         if self._owed:
             self._journal.write(*self._append())
 
     def _append(self, *segments: PoolSegment) -> list[Event]:
-        """Append segments behind a turn that waits for them; what the log is to say of that one."""
-        self._pool.append(*self._owed, *segments)
-        owed, self._owed, self._owed_tokens = self._owed, (), 0
-        return [self._counted(turn.id, "assistant", "turn") for turn in owed]
+        """Append segments behind what waits for them; what the log is to say of that."""
+        self._pool.append(*(one.segment for one in self._owed), *segments)
+        return self._settled()
+
+    def _settled(self) -> list[Event]:
+        """The pool has what it was owed: what the log is to say of it."""
+        owed, self._owed = self._owed, []
+        return [event for one in owed for event in self._events_of(one)]
+
+    def _events_of(self, owed: "_Owed") -> list[Event]:
+        if owed.entry is None:
+            return [self._counted(owed.segment.id, "assistant", "turn")]
+        self._learn_rate(owed.entry)
+        return self._events([owed.entry])
 
     def leave_out(self, segment_id: str, done: Done) -> None:
         """Log a generated turn that does not join the context."""
@@ -184,8 +203,8 @@ class Context:
         there is one to make; its pointer alone, whatever room there is.
 
         ``entry`` makes a segment of a result. ``later`` results of the same turn are to come: room for their pointers
-        is left, else what was read first would have to give way for them. Behind the ``last`` one another turn is taken,
-        or the agent ends: it is logged with that.
+        is left, else what was read first would have to give way for them. Behind the ``last`` one another turn is asked
+        for, or the agent ends: one that surely fits goes to the pool, and to the log, with that.
         """
         most = self.limits.with_results - later * _POINTER
         for form in range(min(2, APPENDS.count - 1)):
@@ -195,45 +214,69 @@ class Context:
                     self._compact()
                 room = min(room, most - _AROUND - self.tokens)
             result = fitted(result, max(0, int(self._rate * room)), self._spool, call)
-            if self._fits(entry(result), most, last=last):
+            made = entry(result)
+            if (last and self._owes(made, most)) or self._fits(made, most):
                 return
         self.add(entry(fitted(result, 0, self._spool, call)))
 
-    def _fits(self, entry: Entry, most: int, *, last: bool) -> bool:
+    def _owes(self, entry: Entry, most: int) -> bool:
+        """Let an entry wait for the next turn where it fits however it is counted: a token is a byte at least."""
+        bound = len(entry.text.encode()) + _AROUND
+        if self.tokens + bound > most or bound > self.limits.result:
+            return False
+        self._owed.append(_Owed(_segment(entry), bound, entry))
+        return True
+
+    def _fits(self, entry: Entry, most: int) -> bool:
         """Append a result where the context then has at most so many tokens, by the pool's count; else it stays as it is."""
         size = len(entry.text.encode())
         if self.tokens + size / self._rate > most:
             return False
         before = self._append(_segment(entry))
-        count = self._pool.counts[entry.id]
-        if size > _MEASURED:
-            self._rate = min(float(BYTES_A_TOKEN), size / max(1, count))
+        count = self._learn_rate(entry)
         if self.tokens > most or count > self.limits.result + _AROUND:
             self._pool.remove(entry.id)
             self._journal.write(*before)
             return False
-        tell = self._journal.keep if last else self._journal.write
-        tell(*before, *self._events([entry]))
+        self._journal.write(*before, *self._events([entry]))
         return True
+
+    def _learn_rate(self, entry: Entry) -> int:
+        """How many tokens the pool counted; of a text that tells, how many bytes one has."""
+        count, size = self._pool.counts.get(entry.id, 0), len(entry.text.encode())
+        if count and size > _MEASURED:
+            self._rate = min(float(BYTES_A_TOKEN), size / count)
+        return count
 
     # --- a turn
 
     def ask(self, sampling: Sampling, constraint: Constraint | None, on_event: Callable[[Any], None]) -> Done:
         """Make room, and generate a turn in it."""
-        self.settle()
         if self.tokens > min(self.limits.soft, self.limits.full):
-            self._compact(unread=self.tokens > self.limits.full)
+            self.settle()
+            if self.tokens > min(self.limits.soft, self.limits.full):
+                self._compact(unread=self.tokens > self.limits.full)
+
+        def heard(event: Any) -> None:
+            if isinstance(event, ContextState):
+                self._journal.write(*self._settled())
+            else:
+                on_event(event)
+
         while True:
             room = self._room_for_turn()
+            owed = [one.segment for one in self._owed]
             try:
-                return self._pool.generate(room, sampling, constraint, on_event)
+                return self._pool.generate(room, sampling, constraint, heard, owed)
             except Refused as refused:
                 if refused.code != _OVERFLOW:
                     raise
                 self._overflowed(refused)
 
     def drop(self) -> None:
-        """Let the pool forget it."""
+        """Let the pool forget it. A result that it was not told of, or that it has not counted, is logged all the same."""
+        if any(one.entry for one in self._owed):
+            self._journal.keep(*self._settled())
         self._pool.drop()
 
     def _room_for_turn(self) -> int:

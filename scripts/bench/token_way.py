@@ -19,7 +19,17 @@ from typing import Any
 
 from aerix.actors.child import Channel
 from aerix.actors.wire import FrameReader, pack
-from aerix.pool.protocol import CODEC, ContextCreate, ContextState, Done, Generate, Hello, Token, Usage
+from aerix.pool.protocol import (
+    CODEC,
+    VERSION,
+    ContextCreate,
+    ContextState,
+    Done,
+    Generate,
+    Hello,
+    Token,
+    Usage,
+)
 
 COUNT = 2000
 PAUSE_S = 0.002
@@ -78,7 +88,7 @@ def through_the_daemon() -> list[float]:
                 sock.connect(path)
                 send(
                     sock,
-                    Hello(2, "bench"),
+                    Hello(VERSION, "bench"),
                     ContextCreate(1, f"scripted:{script}", []),
                     Generate(2, "c", COUNT),
                 )

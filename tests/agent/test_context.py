@@ -274,12 +274,15 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: str, before: str) -> None:
     """Have the pool refuse the generation of that turn, once: a script cannot."""
     generate, asked = PoolContext.generate, set[str]()
 
-    def refused(context: PoolContext, *given: Any) -> object:
-        made = sum(one.role == "assistant" for one in context.segments)
-        if f"t{made + 1}" == before and before not in asked and len(context.segments) > 3:
+    def refused(context: PoolContext, room: int, *given: Any) -> object:
+        _, _, heard, append = (*given, ())[:4]
+        segments = (*context.segments, *append)
+        made = sum(one.role == "assistant" for one in segments)
+        if f"t{made + 1}" == before and before not in asked and len(segments) > 3:
             asked.add(before)
+            heard(context.append(*append))
             raise Refused(code, "no")
-        return generate(context, *given)
+        return generate(context, room, *given)
 
     monkeypatch.setattr(PoolContext, "generate", refused)
 

@@ -14,7 +14,7 @@ from aerix.actors import ChildSpec, Ref, Supervisor, whereis
 from aerix.pool.client import PoolSettings
 from aerix.session.events import Event, Message, Note, Route, SessionStart, Token
 from aerix.session.events import Segment as SegmentEvent
-from tests.runs import Desk, Ran, call, calls, final, of, play, replay, turns, worker_pid
+from tests.runs import Desk, Ran, call, calls, final, of, play, replay, results, turns, worker_pid
 from tests.tools.waiting import is_gone, pid_in
 
 LONG = "The quick brown fox jumps over the lazy dog, again and again and again."
@@ -36,6 +36,7 @@ PLAYS: dict[str, list[dict[str, Any]]] = {
         calls(call("bash", command="trap '' TERM; echo $$ > pid; while :; do sleep 1; done")),
         final(),
     ],
+    "looks": [calls(call("bash", command="echo seen")), final(LONG, per_token_delay=0.001)],
     "dies": [final(LONG, fault="die")],
 }
 
@@ -71,6 +72,31 @@ def test_a_request_writes_its_events_in_order(desk: Desk) -> None:
     assert [segment.id for segment in held] == ["system", "instructions", "prompt", "t1"]
     assert "Be kind." in held[1].text
     assert held[2].text == "play answer"
+
+
+@pytest.mark.rule("context.result-at-once")
+def test_a_result_is_logged_and_shown_before_the_next_turn_is_generated(desk: Desk) -> None:
+    logged: list[bool] = []
+
+    def heard(event: Event) -> None:
+        if isinstance(event, Token):
+            logged.append(b"[exit 0]" in desk.log.read_bytes())
+
+    desk.heard = heard
+    ran = desk("play looks")
+    assert logged == sorted(logged), "none of the second turn's tokens comes before it"
+    assert logged[-1]
+    kinds = ["result" if isinstance(one, Message) and one.call else one.type for one in ran.shown]
+    assert "token" in kinds[kinds.index("result") :]
+    assert kinds[kinds.index("message") : kinds.index("result")].count("token") == 0
+
+
+@pytest.mark.rule("context.result-at-once")
+def test_the_last_result_is_logged_where_no_turn_follows(desk: Desk) -> None:
+    ran = desk("play looks", max_turns=1)
+    assert ends(ran)[0] == "budget"
+    assert [line["call"] for line in results(ran.log)] == ["c1"]
+    assert replay(ran.log)[-1][0].id == "c1"
 
 
 @pytest.mark.rule("request.head-steady")

@@ -18,7 +18,7 @@ from aerix.actors import Actor, Ref, on, start
 from aerix.actors.wire import pack, pack_json, unpack
 from aerix.pool.address import connect
 from aerix.pool.client import PoolLink, PoolSettings
-from aerix.pool.protocol import Segment
+from aerix.pool.protocol import VERSION, Segment
 
 AERIX = (sys.executable, "-m", "aerix")
 PATIENCE = 30.0  # seconds after which something that should have come is missed
@@ -173,7 +173,7 @@ class Wire:
             if answer.get("id") == id_ and answer["type"] not in ("Token", "Progress"):
                 return answer
 
-    def hello(self, owner: str | None = None, version: int = 2) -> dict[str, Any]:
+    def hello(self, owner: str | None = None, version: int = VERSION) -> dict[str, Any]:
         self.send("Hello", version=version, client="test", owner=owner)
         answer = self.get()
         assert answer is not None

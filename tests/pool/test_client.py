@@ -92,6 +92,41 @@ def test_a_context_mirrors_its_segments_and_the_pools_counts(
     assert on_context(client.runner(), link, ref, use) == ("one", "two", True)
 
 
+@pytest.mark.rule("contexts.generate-appends")
+@pytest.mark.parametrize("lost", ["never", "before it is asked", "when it is counted", "in its reply"])
+def test_what_a_generation_appends_stands_there_once_whatever_is_lost(
+    pool: Daemons, script: Scripts, client: Clients, lost: str
+) -> None:
+    ref = script({"text": "Yes?"}, {"text": TEXT, "per_token_delay": 0.002})
+    pool(ref)
+    link = client.link()
+
+    def kill(when: str) -> None:
+        if when == lost:
+            os.kill(status(link).members[0].pid, signal.SIGKILL)
+
+    def heard(event: object) -> None:
+        at_tokens(event)
+        if isinstance(event, p.ContextState):
+            counted.append(event)
+            kill("when it is counted")
+
+    at_tokens = At(3, lambda: kill("in its reply"))
+    counted: list[p.ContextState] = []
+
+    def use(context: PoolContext) -> object:
+        kill("before it is asked")
+        more = [p.Segment("a", "assistant", "Yes?"), user("more", "u2")]
+        text = context.generate(60, on_event=heard, append=more).text
+        there = link.ask(p.ContextRead(0, context._id or ""), PATIENCE).segments
+        assert list(context.segments) == there
+        assert sum(context.counts.values()) == context.tokens
+        return text, [segment.id for segment in there], len(counted)
+
+    assert on_context(client.runner(), link, ref, use) == (TEXT, ["u", "a", "u2"], 1)
+    assert len(at_tokens.lost) == (lost != "never")
+
+
 @pytest.mark.rule("contexts.fork-drop")
 def test_a_fork_holds_the_leading_segments_and_a_dropped_context_is_gone(
     pool: Daemons, script: Scripts, client: Clients
@@ -724,7 +759,7 @@ def test_the_refusal_of_another_version_reaches_the_asker(
     pool: Daemons, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool()
-    monkeypatch.setattr("aerix.pool.dial.VERSION", 3)
+    monkeypatch.setattr("aerix.pool.dial.VERSION", 4)
     with pytest.raises(Refused, match="run `aerix pool stop`, then run again") as refusal:
         client.link().ask(Connect(), PATIENCE)
     assert refusal.value.code == "protocol_version"

@@ -90,7 +90,8 @@ def converse(talk: str, names: Names, connect: Callable[[], Wire]) -> Iterator[s
         while (answer := conns[mark].get()) is not None:
             said = json.dumps(names.on_page(answer), separators=(",", ":"), ensure_ascii=False)
             yield f"{SENDS[mark]} {said}"
-            if answer["type"] not in LAST or (mark, asked) == ("⇒", "Generate"):
+            counted = (asked, answer["type"]) == ("Generate", "ContextState")
+            if not (counted or answer["type"] in LAST) or (mark, asked) == ("⇒", "Generate"):
                 break  # the other connection's generation hangs after its first token, until it is cancelled
 
 

@@ -16,6 +16,7 @@ import pytest
 from aerix.actors.os_linux import pidfd_open
 from aerix.pool.address import connect
 from aerix.pool.members import member_name
+from aerix.pool.protocol import VERSION
 from tests.pool.daemons import PATIENCE, TEXT, Daemons, Scripts, Wire
 from tests.pool.ggufs import LLAMA, gguf
 from tests.tools.waiting import until
@@ -146,7 +147,7 @@ def test_a_connection_that_says_nothing_is_closed(pool: Daemons, wire: Open) -> 
 def test_another_version_is_refused_with_the_command_to_run(pool: Daemons, wire: Open) -> None:
     answer = wire(pool().socket).hello(version=1)
     assert answer["code"] == "protocol_version"
-    assert "version 2" in answer["message"]
+    assert f"version {VERSION}" in answer["message"]
     assert "version 1" in answer["message"]
     assert "aerix pool stop" in answer["message"]
 
@@ -155,7 +156,7 @@ def test_another_version_is_refused_with_the_command_to_run(pool: Daemons, wire:
 def test_who_speaks_json_is_answered_in_json(pool: Daemons, script: Scripts, wire: Open) -> None:
     ref = script({"text": "hé"})
     one = wire(pool(ref).socket, as_json=True)
-    one.send("Hello", version=2, client="test")
+    one.send("Hello", version=VERSION, client="test")
     body = one.body()
     assert body is not None
     assert body.startswith(b'{"type":"Welcome"')
@@ -210,8 +211,8 @@ def test_a_message_that_cannot_be_read_is_refused_and_the_connection_stays(pool:
         ("Generate", {"context": "x"}, "bad_message"),
         ("ContextRead", {"context": "nowhere"}, "unknown_context"),
         ("ContextCreate", {"member": "nobody", "segments": []}, "unknown_member"),
-        ("Hello", {"version": 2, "client": "again"}, "unexpected_message"),
-        ("Welcome", {"version": 2, "pool": "", "pid": 1, "owner": ""}, "unexpected_message"),
+        ("Hello", {"version": VERSION, "client": "again"}, "unexpected_message"),
+        ("Welcome", {"version": VERSION, "pool": "", "pid": 1, "owner": ""}, "unexpected_message"),
     ]
     for type_, fields, code in wrong:
         id_ = one.send(type_, **fields)
@@ -235,7 +236,7 @@ def test_a_generation_has_a_connection_of_its_own_with_its_owners_token(
     owner = control.hello()["owner"]
     context = control.create(ref)
     apart = wire(pool.socket)
-    apart.send("Hello", version=2, client="test", owner=owner)
+    apart.send("Hello", version=VERSION, client="test", owner=owner)
     generate = apart.send("Generate", context=context, max_tokens=10)  # with no wait for Welcome
     welcome = apart.get()
     assert welcome is not None
@@ -559,7 +560,7 @@ def test_a_client_that_vanishes_in_any_state_leaves_nothing_behind(
         owner = one.hello()["owner"]
         context = one.create(ref)
         other = wire(daemon.socket)
-        other.send("Hello", version=2, client="test", owner=owner)
+        other.send("Hello", version=VERSION, client="test", owner=owner)
         other.send("Generate", context=context, max_tokens=2000)
         other.get()
         other.close()

@@ -102,7 +102,7 @@ def test_out_of_descriptors_a_client_waits_in_the_backlog(pool: Daemons, wire: O
     pid = daemon.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     one = wire(daemon.socket)
-    one.send("Hello", version=2, client="test")
+    one.send("Hello", version=p.VERSION, client="test")
     one.sock.settimeout(0.2)
     with pytest.raises(TimeoutError):
         one.get()

@@ -1,4 +1,4 @@
-"""Protocol version 2: every message goes over the wire and back, and is documented."""
+"""Protocol version 3: every message goes over the wire and back, and is documented."""
 
 import dataclasses
 import re

@@ -38,6 +38,21 @@ def owner(shared: tuple[Fake, Owner]) -> Owner:
     return shared[1]
 
 
+@pytest.mark.rule("contexts.generate-appends")
+def test_what_a_generation_appends_is_counted_and_asked_with_the_rest(server: Fake, owner: Owner) -> None:
+    server.answers.append(says("Fine", spent=usage(31, 2)))
+    context = owner.create(HI)
+    append = [p.Segment("a1", "assistant", "Yes?"), p.Segment("u2", "user", "more")]
+    asked = owner.ask(p.Generate(5, context, 100, append=append))
+    assert asked.result().text == "Fine"
+    assert isinstance(asked.pieces[0], p.ContextState)
+    assert {"a1", "u2"} <= {count.id for count in asked.pieces[0].segments}
+    assert [one["content"] for one in server.seen[-1][3]["messages"]] == ["Hi", "Yes?", "more"]
+    refused = owner.ask(p.Generate(5, context, 100, append=append))
+    assert (refused.refusal().code, refused.pieces) == ("duplicate_segment", [])
+    assert owner.ask(p.ContextRead(2, context)).result().segments == [HI, *append]
+
+
 def ask(owner: Owner, *segments: p.Segment, max_tokens: int = 100, **fields: Any) -> Asked:
     return owner.ask(p.Generate(5, owner.create(*(segments or (HI,))), max_tokens, **fields))
 

@@ -63,7 +63,9 @@ def turn(
                 8192, Way(fold=False, schema=True, extras=True), json=True, thinking=0, counts=Counts(one)
             )
             pieces: list[p.Token] = [] if got is None else got
-            return await Turn(one, facts, p.Generate(1, "c", **fields), [HI], pieces.append).run()
+            turn = Turn(one, facts, p.Generate(1, "c", **fields), [HI], pieces.append)
+            await turn.count()
+            return await turn.run()
 
     return asyncio.run(run())
 

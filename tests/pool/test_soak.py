@@ -33,11 +33,11 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 SILENCE = 150.0  # seconds without a word of a client: it hangs
 CLIENTS = 4
 MIB = 1024 * 1024
-PROMPTS = [  # whose answers are no near ties: batches of other sizes round otherwise
-    "What is the capital of France?",
-    "Write the numbers from 1 to 20.",
-    "Name the days of the week.",
-    "Name the months of the year.",
+PROMPTS = [  # in whose answers each token leads by 1.0 or more: nearer ones change places in batches of other sizes
+    "Write a Python function that returns the sum of a list.",
+    "Copy this line exactly: A B C D E F G H I J K L M N O P Q R S T U V W X Y Z",
+    "Repeat: the cat sat on the mat. the cat sat on the mat. the cat sat on the mat.",
+    "Repeat this word for word: Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday.",
 ]
 
 
@@ -202,6 +202,7 @@ def test_nothing_hangs_is_wrong_or_left_behind_under_random_kills(
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(asdict(plan)))
     seed = random.randrange(2**31)
+    print(f"\nseed {seed}")
     soak = Soak(file, link, seed)
     try:
         soak.run(SECONDS * 0.9, kill=True)
@@ -216,7 +217,7 @@ def test_nothing_hangs_is_wrong_or_left_behind_under_random_kills(
     finally:
         soak.close()
     given_up = sum(count for line, count in soak.done.items() if "given up" in line)
-    print(f"\nseed {seed}; killed {dict(soak.killed)}; done {dict(soak.done)}; given up {given_up}")
+    print(f"killed {dict(soak.killed)}; done {dict(soak.done)}; given up {given_up}")
     print(f"before the calm {before}, after it {after}")
     assert sum(stormy.values()) > len(soak.killed)
     assert not any("given up" in line for line in (soak.done - stormy)), "nothing is given up in the calm"

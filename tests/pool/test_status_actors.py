@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import pytest
 
 from aerix.actors.wire import FrameReader, pack
+from aerix.pool.protocol import VERSION
 from tests.conftest import ROOT
 from tests.pool.daemons import PATIENCE, Daemon, Scripts, Wire, script, wire  # noqa: F401
 from tests.pool.test_cli import aerix
@@ -166,7 +167,7 @@ def test_a_signal_writes_a_hanging_daemons_dump_into_its_log(
 def old_pool(listener: "socket_module.socket") -> None:
     """Answers one connection as a pool of the first release does."""
     answers: dict[str, dict[str, Any]] = {
-        "Hello": {"type": "Welcome", "version": 2, "pool": "0.1.0", "pid": os.getpid(), "owner": "1-a"},
+        "Hello": {"type": "Welcome", "version": VERSION, "pool": "0.1.0", "pid": os.getpid(), "owner": "1-a"},
         "Status": {
             "type": "PoolStatus", "pool": "0.1.0", "pid": os.getpid(), "uptime_secs": 1.0, "socket": "s", "connections": 1,
             "members": [],

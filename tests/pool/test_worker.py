@@ -70,6 +70,39 @@ def test_contexts_are_changed_and_counted_while_a_generation_computes(play: Any)
         )
 
 
+@pytest.mark.rule("contexts.generate-appends")
+def test_what_a_generation_appends_is_counted_before_all_else(play: Any) -> None:
+    with play({"text": "Yes?"}, {"text": "Hello"}) as owner:
+        context = owner.create(HI)
+        append = [p.Segment("a1", "assistant", "Yes?"), p.Segment("u2", "user", "more")]
+        asked = generate(owner, context, max_tokens=100, append=append)
+        usage = asked.result().usage
+        state = asked.pieces[0]
+        assert [count.id for count in state.segments] == ["a1", "u2"]
+        assert usage.prompt_tokens == state.tokens + state.opening
+        assert owner.ask(p.ContextRead(2, context)).result().segments == [HI, *append]
+
+
+@pytest.mark.rule("contexts.generate-appends")
+@pytest.mark.parametrize(
+    ("append", "fields", "code"),
+    [
+        (HI, {}, "duplicate_segment"),
+        (replace(HI, id="u2"), {"start": [-1]}, "bad_tokens"),
+        (replace(HI, id="u2"), {"sampling": p.Sampling(temperature=-1.0)}, "bad_request"),
+    ],
+)
+def test_a_generation_that_is_refused_at_once_has_appended_nothing(
+    play: Any, append: p.Segment, fields: dict[str, Any], code: str
+) -> None:
+    with play({"text": "Hello"}) as owner:
+        context = owner.create(HI)
+        asked = generate(owner, context, append=[append], **fields)
+        assert asked.refusal().code == code
+        assert asked.pieces == []
+        assert owner.ask(p.ContextRead(2, context)).result().segments == [HI]
+
+
 @pytest.mark.rule("scheduler.cancel-in-a-batch")
 @pytest.mark.rule("constraint.stop-reasons")
 def test_a_cancelled_generation_ends_with_what_it_has(play: Any) -> None:
