@@ -144,7 +144,7 @@ def self_test(actor: Actor, looked: Looked) -> Finding:
     if _is_scripted(looked):
         return Finding("ok", "turns are constrained")
     context = _asked(actor, looked, "Is all well?")
-    done = _measured(context, 16, Constraint(schema=_OK))
+    done = _measured(context, 16, Constraint(schema=json.dumps(_OK)))
     context.drop()
     if json.loads(done.text or "null") != {"ok": True}:
         return Finding("bad", f"it was held to a schema and answered {done.text[:80]!r}")
@@ -156,7 +156,7 @@ def rates(actor: Actor, looked: Looked) -> Finding:
     if _is_scripted(looked):
         return Finding("ok", "not measured: a script has none")
     context = _asked(actor, looked, _ASKED, tools_section(SHORT_TOOLS))
-    long = Constraint(schema=_LONG) if _member(looked).json else None
+    long = Constraint(schema=json.dumps(_LONG)) if _member(looked).json else None
     usage = _measured(context, _TOKENS, long).usage
     context.drop()
     read = usage.prompt_tokens - usage.recomputed_from

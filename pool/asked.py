@@ -1,7 +1,6 @@
 """What a ``Generate`` may ask, wherever its model is: refused before anything is compiled, queued or sent."""
 
 import json
-from typing import Any
 
 from aerix.actors import Refused
 from aerix.pool.bounds import SCHEMA, TEXTS
@@ -36,14 +35,18 @@ def check_constraint(constraint: Constraint, *, json_able: bool) -> None:
         _check_texts(constraint.texts)
 
 
-def _check_schema(schema: dict[str, Any]) -> None:
-    """A frame may hold what JSON has not: bytes, or what is no number."""
+def _check_schema(schema: str) -> None:
+    size = len(schema.encode())
+    if size > SCHEMA.count:
+        raise Refused(_BAD, f"The schema's {size:,} bytes are more than {SCHEMA.count:,}.")
     try:
-        data = json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
+        json.loads(schema, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise Refused(_BAD, f"The schema is no JSON: {error}.") from None
-    if len(data) > SCHEMA.count:
-        raise Refused(_BAD, f"The schema's {len(data):,} bytes are more than {SCHEMA.count:,}.")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _check_texts(texts: list[str]) -> None:

@@ -4,10 +4,9 @@
 the schema forces. ``OneOf`` is a list of texts; ``choice.Choice`` scores them.
 """
 
-import json
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
@@ -36,9 +35,9 @@ _T = TypeVar("_T")
 class Json:
     """Follows one generation through a schema. Raises Refused ``bad_constraint`` for what it cannot hold."""
 
-    def __init__(self, schema: dict[str, Any], guide: "LLTokenizer") -> None:
+    def __init__(self, schema: str, guide: "LLTokenizer") -> None:
         self._guide = guide
-        self._compiled = _compiled(json.dumps(schema), guide)
+        self._compiled = _compiled(schema, guide)
         self._matcher = self._compiled.matcher()
         self._taken: list[int] = []
         self._words = np.zeros((guide.vocab_size + 31) // 32, dtype=np.int32)

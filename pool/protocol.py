@@ -67,7 +67,8 @@ class Sampling:
 class Constraint:
     """What a generation may say: exactly one of a JSON value of ``schema``, or one of ``texts``."""
 
-    schema: dict[str, Any] | None = None
+    schema: str | None = None
+    """As JSON: it is only passed on, and taken apart where it is held."""
     texts: list[str] | None = None
 
 

@@ -1,5 +1,6 @@
 """A context as a request for a chat completion. Pure."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ def request(
     segments: Sequence[Segment],
     tokens: int,
     sampling: Sampling,
-    schema: dict[str, Any] | None = None,
+    schema: str | None = None,
 ) -> dict[str, Any]:
     """The body of a request for one turn of at most so many tokens."""
     body: dict[str, Any] = {
@@ -44,7 +45,7 @@ def request(
     if sampling.seed is not None:
         body["seed"] = sampling.seed
     if schema is not None and way.schema:
-        form = {"name": "turn", "strict": True, "schema": schema}
+        form = {"name": "turn", "strict": True, "schema": json.loads(schema)}
         body["response_format"] = {"type": "json_schema", "json_schema": form}
     return body
 

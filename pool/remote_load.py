@@ -3,6 +3,7 @@
 What a chat may hold is found by one short turn: first with everything, then with less, until the server takes it.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -149,7 +150,7 @@ async def _try(server: Server, thinking: int) -> tuple[Way, str, bool, int]:
 
 async def _turn(server: Server, way: Way, tokens: int) -> tuple[str, bool, int]:
     words, thinks, prompt = "", False, 0
-    body = request(server.address.model, way, _TRIED, tokens, Sampling(temperature=0), _SCHEMA)
+    body = request(server.address.model, way, _TRIED, tokens, Sampling(temperature=0), json.dumps(_SCHEMA))
     async for one in server.chat(body, patient=False):
         match one:
             case Text(text, thinking):

@@ -73,7 +73,7 @@ class Turn:
         return self.asked.constraint.texts if self.asked.constraint else None
 
     @property
-    def _schema(self) -> dict[str, object] | None:
+    def _schema(self) -> str | None:
         return self.asked.constraint.schema if self.asked.constraint else None
 
     @property

@@ -4,6 +4,7 @@ A setting that does not work on this machine dies here, by a signal, and not in 
 """
 
 import dataclasses
+import json
 import time
 
 from aerix.actors import Refused
@@ -71,7 +72,7 @@ def _snapshot(engine: Engine, tokens: list[int]) -> None:
 def _generate(engine: Engine, tokens: list[int]) -> None:
     bench = Bench(engine)
     prompt = Prompt((), tuple(tokens))
-    for constraint in (p.Constraint(schema=_SCHEMA), p.Constraint(texts=["yes", "no"])):
+    for constraint in (p.Constraint(schema=json.dumps(_SCHEMA)), p.Constraint(texts=["yes", "no"])):
         generation = start(Job(0, p.Generate(0, "", 16, constraint=constraint), prompt), bench, _ignore)
         try:
             assert generation.open()

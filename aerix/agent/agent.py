@@ -1,5 +1,6 @@
 """The turn loop: ask for a turn, run its calls, append the results, again, until a final, a budget or a failure."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -144,7 +145,7 @@ class Agent(Actor):
         self._jobs = Jobs(self, self._journal, task.id, places.delegation, task.resumed.numbers.get("j", 0))
         self._calls = Calls(self, task, places, self._journal, self._context, self._jobs, repeats, self._fire)
         schema = turn_schema(task.tools, task.final, max_calls=CALLS.count)
-        self._constraint = Constraint(schema=schema) if places.member.json else None
+        self._constraint = Constraint(schema=json.dumps(schema)) if places.member.json else None
 
     @on(Cancel)
     def cancel(self, message: Cancel) -> None:

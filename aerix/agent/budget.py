@@ -1,4 +1,4 @@
-"""Budget: an agent's hand in its request's ledger. What it takes is logged before it is used."""
+"""Budget: an agent's hand in its request's ledger. What it takes is logged before anything comes of it."""
 
 from aerix.actors import Exhausted, Ledger, Left
 from aerix.actors.bounds import Bound
@@ -27,13 +27,20 @@ class Budget:
         """Take one unit. Blocks the agent until it is logged; raises what ``Journal.write`` raises."""
         taken = self._ledger.spend(self._agent, bound)
         if isinstance(taken, Left):
-            record = taken.record
-            self._journal.write(Spend(agent=record.agent, bound=record.bound, per=record.per or None))
+            self._journal.write(_event(taken))
         return taken
 
     def take(self, bound: Bound) -> int:
-        """Take one unit and say how many are left. Raises Ended with the bound's outcome where there is none."""
-        taken = self.spend(bound)
+        """Take one unit and say how many are left; it is logged with what is written next. Raises Ended with the bound's
+        outcome where there is none.
+        """
+        taken = self._ledger.spend(self._agent, bound)
         if isinstance(taken, Exhausted):
             raise Ended(taken.outcome)
+        self._journal.keep(_event(taken))
         return taken.count
+
+
+def _event(taken: Left) -> Spend:
+    record = taken.record
+    return Spend(agent=record.agent, bound=record.bound, per=record.per or None)

@@ -263,6 +263,8 @@ class Context:
             else:
                 on_event(event)
 
+        if not self._owed:
+            self._journal.write()
         while True:
             room = self._room_for_turn()
             owed = [one.segment for one in self._owed]

@@ -59,13 +59,13 @@ class Journal:
         self._patience_s = patience_s
 
     def keep(self, *events: Event) -> None:
-        """Log and show these with what is written next, which must come before anything else is done."""
+        """Log and show these with what is written next, which must come before anything is done that they are to precede."""
         self._kept += events
 
     def write(self, *events: Event) -> None:
         """Log events, then show them, after all that was streamed before."""
         events, self._kept = (*self._kept, *events), ()
-        logged = None if self._log is None else self._actor.request(self._log, Write(events))
+        logged = self._actor.request(self._log, Write(events)) if events and self._log is not None else None
         self._say(self._decoder.decode(b"", final=True))
         self._decoder.reset()
         self._queue += events

@@ -205,7 +205,7 @@ class Pool:
 
     def stream(self, prompt: Prompt, max_tokens: int, schema: Schema | None = None) -> Stream:
         """See Side: an actor of its own makes the context and generates on it."""
-        constraint = p.Constraint(schema=schema) if schema else None
+        constraint = p.Constraint(schema=json.dumps(schema)) if schema else None
         runner, stream = self._runner(), Stream()
 
         def work(actor: Actor) -> None:

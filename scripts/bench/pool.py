@@ -207,7 +207,7 @@ def constrained(pool: Pool, rounds: int) -> dict[str, Any]:
         rates = []
         for stretch in (forced, lambda _: []):
             Json.forced = stretch  # type: ignore[method-assign,assignment]  # the other side of this benchmark
-            job = pool.job(n, text, 200, constraint=p.Constraint(schema=TURN))
+            job = pool.job(n, text, 200, constraint=p.Constraint(schema=json.dumps(TURN)))
             done: dict[int, p.Done] = {}
             seconds = timed(lambda job=job, done=done: done.update(pool.run(job)))
             usage = done[n].usage

@@ -128,7 +128,7 @@ class Client:
 
     def held_to_json(self, me: Actor) -> None:
         context = self._context(me, self._plan.real, SYSTEM, user(self._rng.choice(self._plan.prompts)))
-        found = json.loads(context.generate(40, EXACT, Constraint(schema=SCHEMA)).text)
+        found = json.loads(context.generate(40, EXACT, Constraint(schema=json.dumps(SCHEMA))).text)
         same(True, found["sky"] in ("clear", "cloudy"), isinstance(found["warm"], bool), len(found) == 2)
         context.drop()
 

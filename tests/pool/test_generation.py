@@ -17,7 +17,7 @@ SCHEMA = {
 }
 TURN = {"thought": "hm", "final": "It is done."}
 TEXT = json.dumps(TURN, separators=(",", ":"))
-JSON = p.Constraint(schema=SCHEMA)
+JSON = p.Constraint(schema=json.dumps(SCHEMA))
 
 
 @pytest.mark.rule("constraint.stop-reasons")

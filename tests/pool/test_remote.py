@@ -1,5 +1,6 @@
 """A member that is a model on a server: what is asked of the server, and what a client gets, all being well."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ HI = p.Segment("u1", "user", "Hi")
 SCHEMA = {
     "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False,
 }  # fmt: skip
-JSON = p.Constraint(schema=SCHEMA)
+JSON = p.Constraint(schema=json.dumps(SCHEMA))
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def test_token_ids_to_go_on_from_are_refused(server: Fake, owner: Owner) -> None
 
 @pytest.mark.rule("remote.misbehaviour")
 def test_what_cannot_be_sent_is_refused(server: Fake, owner: Owner) -> None:
-    for schema in ({"const": b"bytes"}, {"const": float("nan")}):
+    for schema in ('{"const": ', '{"const": NaN}'):
         assert ask(owner, constraint=p.Constraint(schema=schema)).refusal().code == "bad_constraint"
     assert ask(owner, sampling=p.Sampling(float("inf"))).refusal().code == "bad_request"
     server.answers.append(says("half a character: ", "\ud800"))

@@ -111,7 +111,7 @@ def test_a_stream_that_stays_open_behind_its_end_holds_nobody_up(server: Fake) -
 )  # fmt: skip
 def test_an_odd_answer_is_given_as_it_is(server: Fake, answer: Answer, stop: str, text: str) -> None:
     """Whoever asked parses it, asks again, or ends: it is no failure of the server's."""
-    done = turn(server, answer, constraint=p.Constraint(schema=SCHEMA))
+    done = turn(server, answer, constraint=p.Constraint(schema=json.dumps(SCHEMA)))
     assert (done.stop, done.text, len(server.chats())) == (stop, text, 1)
 
 

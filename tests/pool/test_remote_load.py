@@ -28,7 +28,7 @@ from tests.pool.remote_server import (
 )
 
 HI = p.Segment("u1", "user", "Hi")
-JSON = p.Constraint(schema={"type": "object", "properties": {}, "additionalProperties": False})
+JSON = p.Constraint(schema='{"type": "object", "properties": {}, "additionalProperties": false}')
 
 
 def looked(ref: str) -> Facts:

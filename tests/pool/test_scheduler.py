@@ -115,7 +115,7 @@ def test_running_generations_share_each_batch_and_each_has_its_own_end(scripts: 
     )
     table = Table(scripts.engine({}, *lines))
     one = table.job("one")
-    two = table.job("two", constraint=p.Constraint(schema=SCHEMA))
+    two = table.job("two", constraint=p.Constraint(schema=json.dumps(SCHEMA)))
     three = table.job("three", max_tokens=20)
     table.run()
     assert max(len(sequences(rows)) for rows in table.bench.batches) == 3
@@ -334,7 +334,7 @@ def test_what_goes_wrong_with_one_is_its_own_business(
 ) -> None:
     bad.pop("at", None)
     table = Table(scripts.engine({}, {"match": "bad", **bad}, {"match": "good", "text": "b" * 30}))
-    constraint = p.Constraint(schema=SCHEMA) if outcome == "script_mismatch" else None
+    constraint = p.Constraint(schema=json.dumps(SCHEMA)) if outcome == "script_mismatch" else None
     good = [table.job("good one"), table.job("good two")]
     table.step()
     faulty = table.job("bad", constraint=constraint)
@@ -367,7 +367,7 @@ def test_a_forced_stretch_is_no_longer_than_a_slice(scripts: Scripts, limit: Lim
         scripts.engine({}, {"match": "forced", "turn": {"final": value}}, {"match": "free", "text": "a" * 9})
     )
     free = table.job("free")
-    forced = table.job("forced", max_tokens=400, constraint=p.Constraint(schema=schema))
+    forced = table.job("forced", max_tokens=400, constraint=p.Constraint(schema=json.dumps(schema)))
     table.run()
     assert table.text(free) == "a" * 9
     assert json.loads(table.text(forced)) == {"final": value}

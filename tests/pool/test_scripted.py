@@ -18,7 +18,7 @@ SCHEMA = {
     "required": ["thought", "final"],
     "additionalProperties": False,
 }
-JSON = p.Constraint(schema=SCHEMA)
+JSON = p.Constraint(schema=json.dumps(SCHEMA))
 
 
 @pytest.mark.rule("scripted.turns")

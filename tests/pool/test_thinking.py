@@ -19,14 +19,13 @@ from tests.pool.test_client import At, on_context, status
 
 TURN = {"thought": "hm", "final": "It is done."}
 TEXT = json.dumps(TURN, separators=(",", ":"))
-JSON = p.Constraint(
-    schema={
-        "type": "object",
-        "properties": {"thought": {"type": "string"}, "final": {"type": "string"}},
-        "required": ["thought", "final"],
-        "additionalProperties": False,
-    }
-)
+SCHEMA = {
+    "type": "object",
+    "properties": {"thought": {"type": "string"}, "final": {"type": "string"}},
+    "required": ["thought", "final"],
+    "additionalProperties": False,
+}
+JSON = p.Constraint(schema=json.dumps(SCHEMA))
 STEP = {"thinking": "I see.", "turn": TURN}
 CLOSED = "</think>\n\n"
 

@@ -169,8 +169,8 @@ def test_more_generations_than_may_wait_are_refused(play: Any, monkeypatch: pyte
         ({"context": "nowhere"}, "unknown_context"),
         ({"start": [999]}, "bad_tokens"),
         ({"constraint": p.Constraint()}, "bad_constraint"),
-        ({"constraint": p.Constraint(schema={"not": {}})}, "bad_constraint"),
-        ({"constraint": p.Constraint(schema={"const": b"bytes"})}, "bad_constraint"),
+        ({"constraint": p.Constraint(schema='{"not": {}}')}, "bad_constraint"),
+        ({"constraint": p.Constraint(schema="bytes")}, "bad_constraint"),
         ({"max_tokens": 10_000}, "context_overflow"),
     ],
 )

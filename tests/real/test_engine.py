@@ -142,7 +142,7 @@ def test_a_script_may_speak_with_a_models_vocabulary(tmp_path: Path, model_file:
     path = scripts.write({"tokenizer": "model.gguf"}, {"turn": turn}, {"text": "\U00040000"})
     desk = Desk(ScriptedEngine(WorkerArgs(f"scripted:{path}"), load_vocabulary))
     desk.create(ASK)
-    done = desk.generate(constraint=p.Constraint(schema=TURN))
+    done = desk.generate(constraint=p.Constraint(schema=json.dumps(TURN)))
     assert json.loads(done.text) == turn
     desk.append(p.Segment("a1", "assistant", done.text, tokens=done.tokens, vocab=done.vocab))
     with pytest.raises(Refused, match="but this vocabulary cannot write it") as refusal:
@@ -150,7 +150,7 @@ def test_a_script_may_speak_with_a_models_vocabulary(tmp_path: Path, model_file:
     assert refusal.value.code == "script_mismatch"
     desk.create(ASK)
     for cut in range(len(done.tokens)):
-        again = desk.generate(constraint=p.Constraint(schema=TURN), start=done.tokens[:cut])
+        again = desk.generate(constraint=p.Constraint(schema=json.dumps(TURN)), start=done.tokens[:cut])
         assert (again.text, done.tokens[:cut] + desk.streamed) == (done.text, again.tokens)
 
 
@@ -217,7 +217,9 @@ def test_every_turn_is_a_value_of_the_schema_without_white_space_outside_strings
     desk: Desk, seed: int
 ) -> None:
     desk.create(ASK)
-    done = desk.generate(300, constraint=p.Constraint(schema=TURN), sampling=p.Sampling(1.2, 1, 0, seed))
+    done = desk.generate(
+        300, constraint=p.Constraint(schema=json.dumps(TURN)), sampling=p.Sampling(1.2, 1, 0, seed)
+    )
     assert done.stop == "final"
     jsonschema.validate(json.loads(done.text), TURN)
     assert not re.search(r"\s", re.sub(r'"(\\.|[^"\\])*"', "", done.text))
@@ -228,7 +230,10 @@ def test_every_turn_is_a_value_of_the_schema_without_white_space_outside_strings
 @pytest.mark.rule("constraint.forced-same-text")
 def test_a_turn_that_was_cut_anywhere_goes_on_to_a_value_of_the_schema(desk: Desk) -> None:
     desk.create(ASK)
-    fields: dict[str, Any] = {"constraint": p.Constraint(schema=TURN), "sampling": p.Sampling(0, seed=1)}
+    fields: dict[str, Any] = {
+        "constraint": p.Constraint(schema=json.dumps(TURN)),
+        "sampling": p.Sampling(0, seed=1),
+    }
     whole = desk.generate(300, **fields)
     for cut in range(1, len(whole.tokens), len(whole.tokens) // 4):
         done = desk.generate(300, start=whole.tokens[:cut], **fields)

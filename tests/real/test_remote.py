@@ -90,7 +90,9 @@ def test_its_counts_are_those_of_its_prompts(owner: Owner) -> None:
 @pytest.mark.rule("remote.real")
 @pytest.mark.rule("remote.schema")
 def test_a_turn_is_held_to_its_schema(owner: Owner) -> None:
-    asked = ask(owner, "Say hello.", constraint=p.Constraint(schema=SCHEMA), sampling=p.Sampling(0))
+    asked = ask(
+        owner, "Say hello.", constraint=p.Constraint(schema=json.dumps(SCHEMA)), sampling=p.Sampling(0)
+    )
     done = asked.result()
     assert done.stop == "final"
     jsonschema.validate(json.loads(done.text), SCHEMA)

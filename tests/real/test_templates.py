@@ -85,7 +85,7 @@ def test_a_real_model_thinks_within_its_budget_and_its_answer_holds_the_schema(m
         desk = Desk(engine)
         desk.contexts = Contexts(engine.vocabulary, Template(engine.vocabulary, CHATML_THINKING, thinking=16))
         desk.create(p.Segment("u1", "user", "Is the sky blue?"))
-        asked = {"constraint": p.Constraint(schema=ANSWER), "sampling": p.Sampling(seed=1)}
+        asked = {"constraint": p.Constraint(schema=json.dumps(ANSWER)), "sampling": p.Sampling(seed=1)}
         done = desk.generate(**asked)
         assert (done.stop, json.loads(done.text).keys()) == ("final", {"blue"})
         assert done.thinking

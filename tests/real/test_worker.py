@@ -1,5 +1,6 @@
 """Worker processes with the real model: the self-test, the ladder, cancels inside a prefill, deaths."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -97,7 +98,7 @@ def test_a_stop_ends_a_prefill(owner: Owner) -> None:
 
 @pytest.mark.rule("prefix.start-continues")
 def test_a_stream_goes_on_in_the_next_worker_where_a_death_cut_it(model_file: Path, rung: int) -> None:
-    constraint = p.Constraint(schema=SCHEMA)
+    constraint = p.Constraint(schema=json.dumps(SCHEMA))
     with worker(WorkerArgs(str(model_file), rung=rung)) as owner:
         running = owner.ask(p.Generate(1, owner.create(SHORT), 200, constraint=constraint))
         running.until(lambda pieces: len(pieces) >= 3)
