@@ -114,7 +114,7 @@ class Life:
         self.since = monotonic()
         self.doing = message = envelope.message
         if type(message) is Ready:
-            self.mailbox.run(message)
+            self.mailbox.run()
             self.doing = None
             return
         self.answer = answer
@@ -221,7 +221,7 @@ class Life:
             case CallCancelled() if self.answer is not None and self.answer.token == message.token:
                 raise GivenUp("whoever asked gave up")
             case Ready():
-                self.mailbox.run(message)
+                self.mailbox.run()
             case _:
                 return False
         return True

@@ -30,18 +30,17 @@ class MailboxFull(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Descriptors of this actor that can be read or written; ``Mailbox.run`` runs their callbacks."""
-
-    events: list[Readiness]
+    """Descriptors of this actor can be read or written; ``Mailbox.run`` runs their callbacks."""
 
 
 class Mailbox(Generic[E]):
     """Envelopes for one actor. Any thread puts or shuts; only the actor's own thread gets, watches and closes."""
 
     def __init__(self, limit: int, of_ready: Callable[[Ready], E]) -> None:
-        """``limit`` bounds the user lane; ``of_ready`` wraps descriptor readiness into an envelope."""
+        """``limit`` bounds the user lane; ``of_ready`` wraps what tells that descriptors are ready into an envelope."""
         self._limit = limit
-        self._of_ready = of_ready
+        self._ready = of_ready(Ready())
+        self._events: list[Readiness] = []
         self._system: deque[E] = deque()
         self._user: deque[E] = deque()
         self._lock = threading.Lock()
@@ -87,7 +86,8 @@ class Mailbox(Generic[E]):
             if self._poller is not None and self._in_a_row >= _IO_EVERY:
                 self._in_a_row = 0
                 if events := self._poller.poll(0.0):
-                    return self._of_ready(Ready(events))
+                    self._events = events
+                    return self._ready
             # Without the lock, which costs: nobody else takes from the lanes, but for ``shut``.
             if self._system:
                 self._in_a_row += 1
@@ -98,25 +98,35 @@ class Mailbox(Generic[E]):
                     return self._user.popleft()
                 except IndexError:
                     continue
+            if self._closed:
+                raise MailboxClosed
+            self.idle_since = now = monotonic()
+            left = None if deadline is None else deadline - now
+            if left is not None and left <= 0:
+                return None
+            if events := self._wait(left, system_only):
+                self._events = events
+                return self._ready
+
+    def _wait(self, left_s: float | None, system_only: bool) -> list[Readiness]:
+        """Block until something may be there, unless it is already; returns the ready descriptors."""
+        if self._poller is None:
             with self._lock:
-                if self._system or (self._user and not system_only):
-                    continue
-                if self._closed:
-                    raise MailboxClosed
-                left = None if deadline is None else deadline - monotonic()
-                if left is not None and left <= 0:
-                    return None
                 self._waiting = True
-                self.idle_since = monotonic()
-                if self._poller is None:
-                    self._filled.wait(left)
-                    self._waiting = False
-                    continue
+                if not self._system and (system_only or not self._user):
+                    self._filled.wait(left_s)
+                self._waiting = False
+            return []
+        # Without the lock, which ``put`` holds while it wakes: whoever it wakes would wait again, for the lock. Either
+        # this look sees what was put, or ``put`` sees that somebody waits.
+        self._waiting = True
+        if self._system or (self._user and not system_only):
+            events = []
+        else:
             self._in_a_row = 0
-            events = self._poller.poll(left)
-            self._waiting = False
-            if events:
-                return self._of_ready(Ready(events))
+            events = self._poller.poll(left_s)
+        self._waiting = False
+        return events
 
     def unget(self, envelopes: list[E]) -> None:
         """Put envelopes back at the head of the system lane, in order, as a wait that set them aside does."""
@@ -154,9 +164,10 @@ class Mailbox(Generic[E]):
                 self._poller = Poller()
         self._poller.watch(fileobj, read, write)
 
-    def run(self, ready: Ready) -> None:
+    def run(self) -> None:
         """Run the callbacks of ready descriptors; one that an earlier callback stopped watching is passed over."""
-        for event in ready.events:
+        events, self._events = self._events, []
+        for event in events:
             if self._poller is not None:
                 self._poller.run(*event)
 

@@ -191,11 +191,12 @@ class Poller:
 
     def poll(self, timeout_s: float | None) -> list[Readiness]:
         """Wait until something is ready, ``wake`` is called or the time is over; None waits for ever."""
-        return [
-            (fd, self._watched[fd], mask)
-            for fd, mask in self._epoll.poll(timeout_s, max(1, len(self._watched)))
-            if fd in self._watched
-        ]
+        ready, watched = [], self._watched
+        for fd, mask in self._epoll.poll(timeout_s, len(watched) or 1):
+            callbacks = watched.get(fd)
+            if callbacks is not None:
+                ready.append((fd, callbacks, mask))
+        return ready
 
     def run(self, fd: int, callbacks: _Callbacks, mask: int) -> None:
         """Run the callbacks of what ``poll`` gave; what an earlier one stopped watching is passed over."""
