@@ -17,7 +17,7 @@ from pykka._envelope import Envelope
 from aerix.actors.bounds import MAILBOX, START
 from aerix.actors.clock import SYSTEM_CLOCK, Clock, Timer
 from aerix.actors.life import Life
-from aerix.actors.mailbox import Mailbox, MailboxClosed, MailboxFull
+from aerix.actors.mailbox import Mailbox, MailboxClosed, MailboxFull, Slot
 from aerix.actors.messages import (
     CallCancelled,
     Cancel,
@@ -56,32 +56,12 @@ def on(message: type) -> Callable[[_Handler], _Handler]:
     return mark
 
 
-class _Slot:
-    """Where an ask's answer is put, once, for the thread that waits (a lock is half the cost of Pykka's future)."""
-
-    __slots__ = ("_full", "error", "value")
-
-    def __init__(self) -> None:
-        self._full = threading.Lock()
-        self._full.acquire()
-        self.value: Any = None
-        self.error: Refused | None = None
-
-    def fill(self, value: object, error: Refused | None) -> None:
-        self.value, self.error = value, error
-        with suppress(RuntimeError):  # another thread was first
-            self._full.release()
-
-    def wait(self, seconds: float) -> bool:
-        return self._full.acquire(timeout=min(max(seconds, 0), threading.TIMEOUT_MAX))
-
-
 class Answer:
     """Where the answer to a message goes. Whoever holds it must reply or refuse once; later answers are dropped."""
 
     __slots__ = ("_caller", "_done", "_kept_in", "_slot", "cancelled", "credit", "holder", "token")
 
-    def __init__(self, caller: "Ref | None", slot: "_Slot | None", holder: "Ref") -> None:
+    def __init__(self, caller: "Ref | None", slot: "Slot | None", holder: "Ref") -> None:
         self.token = next(_TOKENS)
         self.holder = holder
         """Who works on it now: a cancel goes there."""
@@ -239,7 +219,7 @@ class Ref:
 
         Raises the refusal, Gone, or DeadlineExceeded, which also cancels what was asked.
         """
-        slot = _Slot()
+        slot = Slot()
         answer = Answer(None, slot, self)
         self.send(message, answer)
         if not slot.wait(deadline_s):

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aerix.actors.os_linux import Poller, Readiness
+
+if TYPE_CHECKING:  # a child imports this file, and its start should not take longer for it
+    from aerix.actors.messages import Refused
 
 E = TypeVar("E")
 
@@ -170,6 +173,48 @@ class Mailbox(Generic[E]):
         for event in events:
             if self._poller is not None:
                 self._poller.run(*event)
+
+
+class Slot:
+    """Where one answer is put, for the one thread that waits for it; any thread puts.
+
+    Not a lock: releasing one wakes that thread while the waker holds the interpreter, for which it then waits again.
+    """
+
+    __slots__ = ("_full", "_poller", "error", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.error: Refused | None = None
+        self._full = False
+        self._poller: Poller | None = None
+
+    def fill(self, value: object, error: "Refused | None") -> None:
+        """Put the answer: a value, or a refusal."""
+        self.value, self.error, self._full = value, error, True
+        if self._poller is not None:
+            self._poller.wake()
+
+    def wait(self, seconds: float) -> bool:
+        """Block until the answer is there; whether it came in time."""
+        deadline = monotonic() + seconds
+        try:
+            poller = _idle.pop()
+        except IndexError:
+            poller = Poller()
+        self._poller = poller  # before the look: either that sees the answer, or ``fill`` sees who waits
+        try:
+            # Once more after a wake for somebody else: a late answer to whoever had the poller before.
+            while not self._full and (left := deadline - monotonic()) > 0:
+                poller.poll(min(left, _LONGEST_S))
+        finally:
+            _idle.append(poller)
+        return self._full
+
+
+_LONGEST_S = 1e6  # epoll itself waits no longer than some weeks
+_idle: list[Poller] = []
+"""The pollers that no slot waits with now, kept for the next: as many as ever waited at once."""
 
 
 def wait_readable(fileobj: Any, timeout_s: float | None) -> bool:

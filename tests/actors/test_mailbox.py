@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerix.actors.mailbox import Mailbox, MailboxClosed, MailboxFull, Ready, wait_readable
+from aerix.actors.mailbox import Mailbox, MailboxClosed, MailboxFull, Ready, Slot, wait_readable
 
 PATIENCE = 30.0
 
@@ -224,3 +224,31 @@ def test_a_descriptor_can_be_waited_for_without_an_actor(pair: tuple[socket.sock
     pair[1].send(b"x")
     assert wait_readable(pair[0], None)
     assert wait_readable(pair[0], -1)
+
+
+def test_an_answer_wakes_who_waits_for_it() -> None:
+    slot = Slot()
+    thread = threading.Thread(target=lambda: slot.fill("here", None))
+    thread.start()
+    assert slot.wait(PATIENCE)
+    assert (slot.value, slot.error) == ("here", None)
+    thread.join()
+
+
+def test_an_answer_that_came_before_anybody_waited_is_there_at_once() -> None:
+    slot = Slot()
+    assert not slot.wait(0)
+    slot.fill("here", None)
+    assert slot.wait(0)
+    assert slot.wait(float("inf"))
+
+
+def test_a_late_answer_ends_nobody_elses_wait() -> None:
+    late, slot = Slot(), Slot()
+    assert not late.wait(0.001)
+    late.fill("late", None)  # it wakes the poller that the next one waits with
+    assert not slot.wait(0.01)
+    assert slot._poller is late._poller
+    slot.fill("mine", None)
+    assert slot.wait(0)
+    assert slot.value == "mine"

@@ -32,6 +32,7 @@ from aerix.actors import (
 )
 from aerix.actors.bounds import CHILD_CREDIT, CHILD_PING, CHILD_PINGS_MISSED, CHILD_PROGRESS
 from aerix.actors.log import configure
+from aerix.actors.mailbox import Slot
 from aerix.actors.process import ProcessActor
 from aerix.actors.wire import Plain
 from tests.actors.bodies import CODEC, PATIENCE, Asker, Blob, Do, Echo, Gate, Ping, Run, refusal, running
@@ -815,6 +816,7 @@ def test_neither_a_child_nor_its_helper_imports_from_the_working_directory(tmp_p
 @pytest.mark.rule("process.one-reaper")
 def test_many_children_at_once_die_with_the_right_status_and_leave_nothing() -> None:
     """multiprocessing reaps finished children whenever another is started: not ours."""
+    Slot().wait(0)  # so that the poller which asks keep is there before and after
     before = len(list(Path("/proc/self/fd").iterdir()))
     owners = [Owner() for _ in range(6)]
     for turn in range(2):

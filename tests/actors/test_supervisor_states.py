@@ -39,9 +39,8 @@ from aerix.actors import (
     launch,
     supervisor,
 )
-from aerix.actors.actor import _Slot
 from aerix.actors.life import Life
-from aerix.actors.mailbox import Mailbox
+from aerix.actors.mailbox import Mailbox, Slot
 
 GRACE_S, START_S, WINDOW_S, RESTARTS = 2.0, 5.0, 60.0, 2
 EXITS = ("normal", "shutdown", "crash", "killed", "lost")
@@ -85,7 +84,7 @@ class Asked:
 
     message: object
     name: str
-    slot: _Slot = field(default_factory=_Slot)
+    slot: Slot = field(default_factory=Slot)
     came: bool = False
 
     @property
