@@ -20,7 +20,9 @@ from aerix.actors.bounds import DEPTH, FRAME, WRITE_BUFFER
 Plain = dict[str, Any]
 """A message as a map of plain values."""
 
+_LARGEST = 2**64
 _LENGTH = struct.Struct(">I")
+_HEAD = _LENGTH.size
 _READ = 65_536  # from 128 KiB on, the allocator maps fresh pages for every read
 
 
@@ -57,7 +59,7 @@ class Codec:
     def encode(self, message: Any) -> Plain:
         """The message as a map."""
         plain: Plain = {"type": type(message).__name__}
-        for name, convert, _, _ in _fields(type(message)):
+        for name, convert, _, _, _ in _FIELDS[type(message)]:
             value = getattr(message, name)
             plain[name] = value if convert is _same else convert(value)
         return plain
@@ -73,10 +75,13 @@ class Codec:
 
 def _build(cls: type, plain: Plain) -> Any:
     values = {}
-    for name, _, check, required in _fields(cls):
-        if name in plain:
+    for name, _, exact, check, required in _FIELDS[cls]:
+        value = plain.get(name, _ABSENT)
+        if type(value) is exact:
+            values[name] = value
+        elif value is not _ABSENT:
             try:
-                values[name] = check(plain[name])
+                values[name] = check(value)
             except _MistypedError as error:
                 raise WireError("bad_message", f"{cls.__name__}.{name}{error}") from None
         elif required:
@@ -84,34 +89,42 @@ def _build(cls: type, plain: Plain) -> Any:
     return cls(**values)
 
 
+_ABSENT = object()
+
+
 class _MistypedError(Exception):
     pass
 
 
-_FIELDS: dict[type, list[tuple[str, _Convert, _Convert, bool]]] = {}
+_Field = tuple[str, _Convert, type | None, _Convert, bool]
+"""Name, encoder, the scalar type whose values need no checker, checker, and whether it must be there."""
 
 
-def _fields(cls: type) -> list[tuple[str, _Convert, _Convert, bool]]:
-    """Name, encoder, checker and whether it must be there, of each field; made once a class."""
-    known = _FIELDS.get(cls)
-    if known is None:
+class _Fields(dict[type, list[_Field]]):
+    """The fields of each class, looked up once."""
+
+    def __missing__(self, cls: type) -> list[_Field]:
         hints = typing.get_type_hints(cls)
-        known = _FIELDS[cls] = [
+        self[cls] = fields = [
             (
                 field.name,
                 _encoder(hints[field.name]),
+                hints[field.name] if hints[field.name] in _SCALARS else None,
                 _checker(hints[field.name]),
                 field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
             )
             for field in dataclasses.fields(cls)
         ]
-    return known
+        return fields
+
+
+_FIELDS = _Fields()
 
 
 def _encoder(hint: Any) -> _Convert:
     if dataclasses.is_dataclass(hint):
-        rows = _fields(typing.cast("type", hint))
-        return lambda value: {name: convert(getattr(value, name)) for name, convert, _, _ in rows}
+        rows = _FIELDS[typing.cast("type", hint)]
+        return lambda value: {name: convert(getattr(value, name)) for name, convert, *_ in rows}
     origin, args = get_origin(hint), get_args(hint)
     if origin in (list, tuple):
         inner = _encoder(args[0])
@@ -193,14 +206,13 @@ def _check_dict(value: Any) -> Any:
     return _check_plain(value)
 
 
-_SCALARS = frozenset({str, bytes, float, bool, type(None)})
-_LARGEST = 2**64
+_SCALARS = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 def _check_plain(value: Any, levels: int | None = None) -> Any:
     """A value of no declared type: plain all the way down (CBOR's ``undefined`` and other simple values are not)."""
     kind = type(value)
-    if kind in _SCALARS or (kind is int and -_LARGEST <= value < _LARGEST):
+    if kind in _SCALARS:
         return value
     left = DEPTH.count if levels is None else levels
     if left == 0:
@@ -337,12 +349,20 @@ def _unpack_json(body: bytes) -> Any:
         return plain
 
     try:
-        value = json.loads(body.decode(), object_pairs_hook=once)
+        value = json.loads(body.decode(), object_pairs_hook=once, parse_int=_json_int)
         if b"\\u" in body:
             json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
         return value
     except (ValueError, RecursionError) as error:
         raise WireError("bad_frame", f"a frame begins like JSON but is none: {str(error)[:200]}") from None
+
+
+def _json_int(digits: str) -> int:
+    """A whole number that a CBOR frame could hold too, where a larger one is a tag."""
+    value = int(digits)
+    if not -_LARGEST <= value < _LARGEST:
+        raise WireError("bad_frame", "a frame holds a whole number of more than 64 bits")
+    return value
 
 
 class FrameReader:
@@ -357,24 +377,28 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[Plain]:
         """The frames that are whole now. Raises WireError; the reader is of no use after that."""
-        held = self._held
-        held += data
-        frames = []
-        at = 0
-        while len(held) - at >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(held, at)
+        held, frames, at = self._held, [], 0
+        came: bytes | bytearray = data
+        if held:  # only a frame in pieces is put together; one that came whole is read where it is
+            held += data
+            came = held
+        while len(came) - at >= _HEAD:
+            (length,) = _LENGTH.unpack_from(came, at)
             if length > self.limit:
                 raise WireError(
                     "frame_too_large", f"a frame of {length} bytes is over the limit of {self.limit}"
                 )
-            end = at + _LENGTH.size + length
-            if end > len(held):
+            end = at + _HEAD + length
+            if end > len(came):
                 break
-            body = bytes(held[at + _LENGTH.size : end])
+            body = bytes(came[at + _HEAD : end])
             self.json = body[:1] == b"{"
             frames.append(unpack(body, self._depth))
             at = end
-        del held[:at]
+        if came is held:
+            del held[:at]
+        else:
+            held += came[at:]
         return frames
 
     @property

@@ -303,6 +303,8 @@ def test_every_tag_is_refused(inner: bytes) -> None:
         pytest.param(b'{"a":1} x', id="JSON and more"),
         pytest.param(b'{"a":' + b"9" * 5000 + b"}", id="a JSON number without end"),
         pytest.param(b'{"a":' + b"9" * 400 + b"}", id="a JSON number over 64 bits"),
+        pytest.param(b'{"a":[%d]}' % 2**64, id="the first JSON number over 64 bits"),
+        pytest.param(b'{"a":[%d]}' % (-(2**64) - 1), id="the first JSON number under them"),
         pytest.param(b'{"a":"\\ud800"}', id="half a surrogate pair in JSON"),
         pytest.param(b'{"\\udfff":0}', id="half a surrogate pair for a JSON key"),
         pytest.param(b'{"a":"\xff"}', id="JSON that is no UTF-8"),
@@ -312,6 +314,15 @@ def test_every_tag_is_refused(inner: bytes) -> None:
 )
 def test_whatever_is_not_plain_is_refused(body: bytes) -> None:
     assert error_of(lambda: unpack(body)).code == "bad_frame"
+
+
+@pytest.mark.rule("wire.plain-values")
+@pytest.mark.parametrize("make", [pack, pack_json])
+def test_a_whole_number_may_be_as_large_as_a_frame_can_say_without_a_tag(
+    make: Callable[[Plain], bytes],
+) -> None:
+    plain: Plain = {"a": 2**64 - 1, "b": [-(2**64)]}
+    assert FrameReader().feed(make(plain)) == [plain]
 
 
 @pytest.mark.rule("wire.garbage")
