@@ -183,6 +183,10 @@ class Channel:
 
     def _take(self, frame: Plain) -> None:
         match frame.get("t"):
+            case "call":
+                if "credit" in frame:
+                    self._credit[frame["id"]] = frame["credit"]
+                self._frames.append(frame)
             case "ping":
                 # In one thread, whoever reads is at work; and who waits for credit is not stuck.
                 self._steps += not self._apart or bool(self._starved)
@@ -191,10 +195,6 @@ class Channel:
                 self._renew(frame["id"], frame["n"])
             case "stop":
                 self._end("stop")
-            case "call":
-                if "credit" in frame:
-                    self._credit[frame["id"]] = frame["credit"]
-                self._frames.append(frame)
             case "cancel":
                 self._cancel(frame["id"])
                 self._frames.append(frame)
@@ -212,6 +212,8 @@ class Channel:
                 self._granted.notify_all()
 
     def _forget(self, call: int) -> None:
+        if call not in self._credit:  # it would have come with the call, so the lock is not needed to see it
+            return
         with self._granted:
             self._credit.pop(call, None)
             self._cancelled.discard(call)

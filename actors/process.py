@@ -247,11 +247,13 @@ class ProcessActor(Actor):
             case "piece":
                 answer.piece(self._codec.decode(frame["m"]))
             case "reply":
-                answer.reply(self._codec.decode(frame["m"]))
+                value = self._codec.decode(frame["m"])
                 del self._open[frame["id"]]
+                answer.reply(value)
             case "error":
-                answer.refuse(Refused(str(frame["code"]), str(frame["text"])))
+                refusal = Refused(str(frame["code"]), str(frame["text"]))
                 del self._open[frame["id"]]
+                answer.refuse(refusal)
 
     def _read_errors(self) -> None:
         assert self._child is not None
