@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from operator import eq
 from typing import Literal
 
 _STRIDE = 64
@@ -147,9 +148,11 @@ class Shelf:
 
     def idle(self) -> tuple[list[int], int]:
         """The sequences that nobody uses, and how many cells would be empty without them."""
-        gone: Counter[int] = Counter()
-        idle = [s for s, held in self._held.items() if not held.leased]
-        return idle, sum(self._give(gone, self._held[s].cells) for s in idle)
+        kept: set[int] = set()
+        for held in self._held.values():
+            if held.leased:
+                kept.update(held.cells)
+        return [s for s, held in self._held.items() if not held.leased], self.used - len(kept)
 
     def leave(self, sequence: int) -> Operation:
         """An idle sequence goes."""
@@ -209,7 +212,7 @@ class Shelf:
     def _give(self, gone: Counter[int], cells: list[int]) -> int:
         """One holder of each cell goes; how many cells are empty then."""
         gone.update(cells)
-        return sum(gone[cell] == self._holders[cell] for cell in cells)
+        return sum(map(eq, map(gone.__getitem__, cells), map(self._holders.__getitem__, cells)))
 
     def _fork(self, source: int, target: int, upto: int) -> Copy:
         self._held[target].tokens = self._held[source].tokens[:upto]

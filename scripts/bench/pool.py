@@ -8,7 +8,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,11 +20,13 @@ from aerix.pool.generation import Bench, Job
 from aerix.pool.ladder import LADDER, apply_signal_stack
 from aerix.pool.rows import Engine, Row
 from aerix.pool.scheduler import Scheduler
+from aerix.pool.store import Store, budget_of
 from aerix.pool.template import Template
 from aerix.pool.workerargs import WorkerArgs
 
 PREFIX = 4096
 REPLY = 32
+CHUNK = 256
 AT_ONCE = 4
 LONG_REPLY = 48
 STRING = {"type": "string", "maxLength": 40}
@@ -121,7 +123,7 @@ def resume(pool: Pool, rounds: int) -> dict[str, Any]:
 
 def bare_decode(pool: Pool, prompt: list[int]) -> float:
     """llama.cpp alone: one row after the other, the best token each time, behind rows that are there."""
-    lease = pool.bench.admit(prompt, reserve=REPLY)
+    lease = pool.bench.store.admit(prompt, reserve=REPLY)
     assert lease is not None
     assert lease.start == len(prompt) - 1
     sequence = lease.sequence
@@ -144,12 +146,39 @@ def forks(pool: Pool, rounds: int) -> dict[str, Any]:
     taken = []
     for _ in range(rounds):
         begin = perf_counter()
-        leases = [pool.bench.admit(prefix, reserve=64, latest=PREFIX - 1) for _ in range(AT_ONCE)]
+        leases = [pool.bench.store.admit(prefix, reserve=64, latest=PREFIX - 1) for _ in range(AT_ONCE)]
         taken.append(perf_counter() - begin)
         for lease in leases:
             assert lease is not None
             pool.bench.release(lease.sequence, keep=False)
     return {"ms": round(median(taken) * 1e3, 3), "target": "<= 5"}
+
+
+def snapshots(pool: Pool, rounds: int) -> dict[str, Any]:
+    """A sequence's rows out, in the stretches of a snapshot, and in again; the first way out meets new memory."""
+    engine = pool.engine
+    tokens = list(pool.job(0, text_of(engine, PREFIX, "resume"), 1).prompt.tokens[:PREFIX])
+    pool.run(pool.job(0, text_of(engine, PREFIX, "resume"), 1))
+    lease = pool.bench.store.admit([*tokens, 0], reserve=0, latest=PREFIX)
+    assert lease is not None
+    assert lease.start == PREFIX
+    taken: list[tuple[float, float, float]] = []
+    for _ in range(rounds):
+        begin = perf_counter()
+        saved = [engine.save(lease.sequence, at, at + CHUNK) for at in range(0, PREFIX, CHUNK)]
+        middle = perf_counter()
+        engine.cut(lease.sequence, 0)
+        for at, data in zip(range(0, PREFIX, CHUNK), saved, strict=True):
+            assert data is not None
+            assert engine.load(lease.sequence, data, at, at + CHUNK)
+        size = sum(len(data) for data in saved if data is not None)
+        taken.append((size / (middle - begin) / 1e9, size / (perf_counter() - middle) / 1e9, size / 1e6))
+    pool.bench.release(lease.sequence, keep=False)
+    outs, ins, sizes = zip(*taken, strict=True)
+    return {
+        "unit": "GB/s", "mb": round(sizes[0], 1), "first_out": round(outs[0], 2), "out": round(median(outs), 2),
+        "in": round(median(ins), 2), "target": ">= 1",
+    }  # fmt: skip
 
 
 def at_once(pool: Pool, rounds: int) -> dict[str, Any]:
@@ -173,7 +202,7 @@ def at_once(pool: Pool, rounds: int) -> dict[str, Any]:
 
 def bare_batches(pool: Pool, prompts: list[list[int]]) -> float:
     """How much faster llama.cpp decodes four sequences in one batch than one after the other."""
-    leases = [pool.bench.admit(prompt, reserve=2 * LONG_REPLY) for prompt in prompts]
+    leases = [pool.bench.store.admit(prompt, reserve=2 * LONG_REPLY) for prompt in prompts]
     places = [
         (lease.sequence, len(prompt) - 1) for lease, prompt in zip(leases, prompts, strict=True) if lease
     ]
@@ -232,21 +261,29 @@ def ratio(pairs: list[tuple[float, float]], unit: str, target: str) -> dict[str,
 
 def open_pool(path: str) -> Pool:
     """The model on the settings that a worker would use."""
+    from aerix.pool import selftest
     from aerix.pool.engine import LlamaEngine
     from aerix.pool.rendering import renderer
 
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     apply_signal_stack()
     args = WorkerArgs(path, window=8192)
-    engine = LlamaEngine(args, replace(LADDER[0]))
-    bench = Bench(engine)
+    engine = LlamaEngine(args, LADDER[0])
+    selftest.run(engine)
+    bench = Bench(engine, Store(engine, budget_of(args)))
     template = Template(engine.vocabulary, make_renderer=renderer)
     return Pool(engine, Contexts(engine.vocabulary, template), bench, Scheduler(bench, AT_ONCE))
 
 
 def main() -> None:
     """Measure all, or what was asked for."""
-    figures = {"resume": resume, "forks": forks, "at_once": at_once, "constrained": constrained}
+    figures = {
+        "resume": resume,
+        "forks": forks,
+        "snapshots": snapshots,
+        "at_once": at_once,
+        "constrained": constrained,
+    }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a GGUF file")
     parser.add_argument("figures", nargs="*", help=f"of {', '.join(figures)}; all without any")
