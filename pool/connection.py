@@ -34,6 +34,11 @@ def member_actor(name: str) -> str:
     return f"member:{name}"
 
 
+def worker_actor(name: str) -> str:
+    """The name of the actor of a member's worker."""
+    return f"worker:{name}"
+
+
 def silent(actor: str) -> p.MemberInfo:
     """What is told of the member of that actor when it does not tell itself."""
     note = "it does not answer; what it does: aerix pool status --actors"
@@ -68,6 +73,15 @@ class _Owned:
     """A request of a connection that has joined, for a context of its owner's."""
 
     request: p.Generate
+    joined: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class _Held(System):
+    """To a connection that has joined: which member holds the context that it asked for."""
+
+    context: str
+    member: str
 
 
 @dataclass(slots=True)
@@ -98,6 +112,8 @@ class Connection(Actor):
         self._open: dict[int, _Open] = {}
         self._contexts: dict[str, str] = {}
         """The member of each context of this control connection."""
+        self._held = _Held("", "")
+        """On a generation's connection, the context that it asked for last: the next turn is most likely of it too."""
         self._used: set[str] = set()
         """The members that this control connection has loaded, or made a context on."""
 
@@ -203,7 +219,10 @@ class Connection(Actor):
         elif self._owner is not None:
             if not isinstance(request, p.Generate):
                 raise Refused("wrong_connection", "a generation's connection takes Generate and Cancel only")
-            self._ask(self._owner, request, _Owned(request))
+            if request.context == self._held.context:
+                self._ask(_worker(self._held.member), request)
+            else:
+                self._ask(self._owner, request, _Owned(request, self.ref))
         elif isinstance(request, (p.MemberLoad, p.MemberList)):
             self._ask(_service(MEMBERS), request)
         elif isinstance(request, p.MemberUnload):
@@ -219,7 +238,7 @@ class Connection(Actor):
             self._ask(ref, request).member = request.member
         elif hasattr(request, "context"):
             name = self._member_of(request.context)
-            self._ask(_member(name), request).member = name
+            self._ask(_worker(name), request).member = name
         else:
             raise Refused("unexpected_message", f"{type(request).__name__} is no request, or came twice")
 
@@ -250,7 +269,14 @@ class Connection(Actor):
     @on(_Owned)
     def _pass_on(self, message: _Owned) -> None:
         """A joined connection's generation: only the owner knows whose context it is, and on which member."""
-        self.forward(_member(self._member_of(message.request.context)), message.request)
+        context = message.request.context
+        held = _Held(context, self._member_of(context))
+        self.forward(_worker(held.member), message.request)
+        message.joined.tell_if_alive(held)
+
+    @on(_Held)
+    def _told_who_holds(self, message: _Held) -> None:
+        self._held = message
 
     # --- answers
 
@@ -341,6 +367,12 @@ def _member(name: str) -> Ref:
     if ref is None:
         raise Refused("unknown_member", f"the pool has no member {name!r:.200}; load it first (MemberLoad)")
     return ref
+
+
+def _worker(name: str) -> Ref:
+    """Who answers for a member's contexts: its worker, to spare a message a hop; the member itself while none is up."""
+    worker = whereis(worker_actor(name))
+    return worker if worker is not None and worker.up and worker.alive else _member(name)
 
 
 def _service(name: str) -> Ref:

@@ -44,6 +44,7 @@ from aerix.pool.bounds import (
     STATUS_WAIT,
     WORKER_WINDOW,
 )
+from aerix.pool.connection import worker_actor
 from aerix.pool.ladder import LADDER
 from aerix.pool.models import ResolvedModel
 from aerix.pool.permits import PERMITS, Ended, Rest, Want
@@ -267,7 +268,7 @@ class Member(Actor):
         self._stamp = _stamp(self._file)
         leashed = self._computes and whereis(PERMITS) is not None
         args = replace(self._args, rung=self._rung, leashed=leashed)
-        worker = launch(Worker(self.ref, args), f"worker:{self._info.name}", self.ref)
+        worker = launch(Worker(self.ref, args), worker_actor(self._info.name), self.ref)
         self._worker = worker
         self._after(MEMBER_LOAD.value, lambda: self._too_slow(worker))
 

@@ -238,6 +238,7 @@ class Calls:
         self._gate = False
         if asker is None or not gate:
             return text
+        self._journal.flush()  # the user is to see first what led to it
         asked = self._agent.request(asker, AskPlan(self._task.id, text))
         self._agent.wait(asked, deadline_s=FOREVER_S)
         answer: PlanAnswer = asked.result()

@@ -115,6 +115,7 @@ class Permits:
 
     def _ask(self, consent: Ref, call: Call, judged: Judgement, shown: str) -> ToolResult | None:
         question = AskPermission(self._agent, call.tool, call.input, ", ".join(judged.rules), judged.why)
+        self._journal.flush()  # the user is to see first what led to it
         asked = self._actor.request(consent, AskUser(question, judged.rules, judged.lasting))
         try:
             self._actor.wait(asked, deadline_s=FOREVER_S)

@@ -163,7 +163,7 @@ class Context:
         segment = PoolSegment(segment_id, "assistant", done.text, tokens=done.tokens, vocab=done.vocab)
         length = len(done.tokens) or done.usage.completion_tokens  # a model on a server has no ids
         self._owed = [_Owed(segment, self._pool.opening + length)]
-        self._journal.write(self._turn(segment_id, done))
+        self._journal.tell(self._turn(segment_id, done))
 
     def settle(self) -> None:
         """No turn is asked for now: let the pool have what it is owed."""

@@ -143,6 +143,7 @@ class Jobs:
         """Wait until a job has ended; false where they all had their time, and the grace for a final."""
         latest = max(job.ends_by for job in self._running.values())
         self._journal.note(f"waiting for {', '.join(self._running)}")
+        self._journal.flush()  # else it might go out with what comes after the wait
         try:
             calls = [job.asked for job in self._running.values()]
             self._actor.wait(*calls, deadline_s=max(0.0, latest + JOBS_AT_FINAL.value - monotonic()))

@@ -64,6 +64,16 @@ class Journal:
 
     def write(self, *events: Event) -> None:
         """Log events, then show them, after all that was streamed before."""
+        self._log_all(events)
+        self.flush()
+
+    def tell(self, *events: Event) -> None:
+        """The same, but wait for the reader only where it has not taken what was told before."""
+        self._log_all(events)
+        self._wait_for_reader()
+        self._show()
+
+    def _log_all(self, events: tuple[Event, ...]) -> None:
         events, self._kept = (*self._kept, *events), ()
         logged = self._actor.request(self._log, Write(events)) if events and self._log is not None else None
         self._say(self._decoder.decode(b"", final=True))
@@ -75,7 +85,6 @@ class Journal:
             except Refused:  # only what is logged is shown
                 del self._queue[-len(events) :]
                 raise
-        self.flush()
 
     def note(self, text: str) -> None:
         """Tell the user something; it is not logged. Does not wait: it goes out with what is streamed."""

@@ -40,7 +40,7 @@ class Undoable:
         if point.problem:
             self._note(point.problem)
         if point.tree or point.kept:
-            self._journal.write(snapshot_event(point, self._name, call.id))
+            self._journal.tell(snapshot_event(point, self._name, call.id))
 
     def _snapshots(self) -> Ref:
         assert self._places.snapshots is not None

@@ -30,6 +30,7 @@ CHUNK = 256
 AT_ONCE = 4
 LONG_REPLY = 48
 STRING = {"type": "string", "maxLength": 40}
+NUMBER = {"type": "integer", "minimum": 0, "maximum": 9999}
 
 
 def closed(**properties: Any) -> dict[str, Any]:
@@ -51,8 +52,8 @@ CALLS = {
     "maxItems": 2,
     "items": {
         "oneOf": [
-            call("read", path=STRING, offset={"type": "integer"}, limit={"type": "integer"}),
-            call("bash", command=STRING, timeout={"type": "integer"}),
+            call("read", path=STRING, offset=NUMBER, limit=NUMBER),
+            call("bash", command=STRING, timeout=NUMBER),
             call("grep", pattern=STRING, path=STRING, ignore_case={"type": "boolean"}),
         ]
     },
@@ -69,6 +70,8 @@ class Pool:
     contexts: Contexts
     bench: Bench
     scheduler: Scheduler
+    prefix: int
+    """Rows that everything begins with, where there is one."""
 
     def job(self, call_: int, text: str, max_tokens: int, **fields: Any) -> Job:
         """A generation on a new context."""
@@ -110,7 +113,7 @@ def text_of(engine: Engine, tokens: int, start: str) -> str:
 
 def resume(pool: Pool, rounds: int) -> dict[str, Any]:
     """A reply on a prefix that is resident, against the bare decode of the same tokens behind the same rows."""
-    prefix = text_of(pool.engine, PREFIX, "resume")
+    prefix = text_of(pool.engine, pool.prefix, "resume")
     first = pool.job(0, prefix, REPLY)
     pool.run(first)
     pairs = []
@@ -142,11 +145,11 @@ def bare_decode(pool: Pool, prompt: list[int]) -> float:
 
 def forks(pool: Pool, rounds: int) -> dict[str, Any]:
     """Four forks of one prefix, together."""
-    prefix = pool.job(0, text_of(pool.engine, PREFIX, "resume"), 1).prompt.tokens
+    prefix = pool.job(0, text_of(pool.engine, pool.prefix, "resume"), 1).prompt.tokens
     taken = []
     for _ in range(rounds):
         begin = perf_counter()
-        leases = [pool.bench.store.admit(prefix, reserve=64, latest=PREFIX - 1) for _ in range(AT_ONCE)]
+        leases = [pool.bench.store.admit(prefix, reserve=64, latest=pool.prefix - 1) for _ in range(AT_ONCE)]
         taken.append(perf_counter() - begin)
         for lease in leases:
             assert lease is not None
@@ -157,18 +160,18 @@ def forks(pool: Pool, rounds: int) -> dict[str, Any]:
 def snapshots(pool: Pool, rounds: int) -> dict[str, Any]:
     """A sequence's rows out, in the stretches of a snapshot, and in again; the first way out meets new memory."""
     engine = pool.engine
-    tokens = list(pool.job(0, text_of(engine, PREFIX, "resume"), 1).prompt.tokens[:PREFIX])
-    pool.run(pool.job(0, text_of(engine, PREFIX, "resume"), 1))
-    lease = pool.bench.store.admit([*tokens, 0], reserve=0, latest=PREFIX)
+    tokens = list(pool.job(0, text_of(engine, pool.prefix, "resume"), 1).prompt.tokens[: pool.prefix])
+    pool.run(pool.job(0, text_of(engine, pool.prefix, "resume"), 1))
+    lease = pool.bench.store.admit([*tokens, 0], reserve=0, latest=pool.prefix)
     assert lease is not None
-    assert lease.start == PREFIX
+    assert lease.start == pool.prefix
     taken: list[tuple[float, float, float]] = []
     for _ in range(rounds):
         begin = perf_counter()
-        saved = [engine.save(lease.sequence, at, at + CHUNK) for at in range(0, PREFIX, CHUNK)]
+        saved = [engine.save(lease.sequence, at, at + CHUNK) for at in range(0, pool.prefix, CHUNK)]
         middle = perf_counter()
         engine.cut(lease.sequence, 0)
-        for at, data in zip(range(0, PREFIX, CHUNK), saved, strict=True):
+        for at, data in zip(range(0, pool.prefix, CHUNK), saved, strict=True):
             assert data is not None
             assert engine.load(lease.sequence, data, at, at + CHUNK)
         size = sum(len(data) for data in saved if data is not None)
@@ -259,7 +262,7 @@ def ratio(pairs: list[tuple[float, float]], unit: str, target: str) -> dict[str,
     }
 
 
-def open_pool(path: str) -> Pool:
+def open_pool(path: str, prefix: int) -> Pool:
     """The model on the settings that a worker would use."""
     from aerix.pool import selftest
     from aerix.pool.engine import LlamaEngine
@@ -272,7 +275,7 @@ def open_pool(path: str) -> Pool:
     selftest.run(engine)
     bench = Bench(engine, Store(engine, budget_of(args)))
     template = Template(engine.vocabulary, make_renderer=renderer)
-    return Pool(engine, Contexts(engine.vocabulary, template), bench, Scheduler(bench, AT_ONCE))
+    return Pool(engine, Contexts(engine.vocabulary, template), bench, Scheduler(bench, AT_ONCE), prefix)
 
 
 def main() -> None:
@@ -288,9 +291,13 @@ def main() -> None:
     parser.add_argument("model", help="a GGUF file")
     parser.add_argument("figures", nargs="*", help=f"of {', '.join(figures)}; all without any")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--quick", action="store_true", help="one round behind a short prefix: to see that it runs"
+    )
     options = parser.parse_args()
-    pool = open_pool(options.model)
-    told = {name: figures[name](pool, options.rounds) for name in options.figures or figures}
+    pool = open_pool(options.model, 2 * CHUNK if options.quick else PREFIX)
+    rounds = 1 if options.quick else options.rounds
+    told = {name: figures[name](pool, rounds) for name in options.figures or figures}
     print(json.dumps({"bench": "pool", "model": Path(options.model).name, **told}))
 
 
