@@ -1,6 +1,7 @@
 """What a ``Generate`` may ask, wherever its model is: refused before anything is compiled, queued or sent."""
 
 import json
+from functools import lru_cache
 
 from aerix.actors import Refused
 from aerix.pool.bounds import SCHEMA, TEXTS
@@ -30,15 +31,17 @@ def check_constraint(constraint: Constraint, *, json_able: bool) -> None:
     if constraint.schema is not None and not json_able:
         raise Refused("no_json", "This member cannot be held to a JSON schema; ask without a constraint.")
     if constraint.schema is not None:
-        _check_schema(constraint.schema)
+        _check_schema(constraint.schema, SCHEMA.count)
     if constraint.texts is not None:
         _check_texts(constraint.texts)
 
 
-def _check_schema(schema: str) -> None:
+@lru_cache(4)
+def _check_schema(schema: str, most: int) -> None:
+    """Of an agent's turns it is always the same one."""
     size = len(schema.encode())
-    if size > SCHEMA.count:
-        raise Refused(_BAD, f"The schema's {size:,} bytes are more than {SCHEMA.count:,}.")
+    if size > most:
+        raise Refused(_BAD, f"The schema's {size:,} bytes are more than {most:,}.")
     try:
         json.loads(schema, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

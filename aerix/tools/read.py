@@ -113,14 +113,14 @@ def _lines(ws: Workspace, path: Path, file: BufferedReader) -> Iterator[_Line]:
 
 
 def _narrow(ws: Workspace, path: Path, file: BufferedReader) -> Iterator[_Line]:
-    scanned = 0
+    scanned, most = 0, READ_SCAN.count
     for start in iter(lambda: file.readline(_PIECE), b""):
         piece, size = start, len(start)
         while not piece.endswith(b"\n") and (piece := file.readline(_PIECE)):
             size += len(piece)
         scanned += size
-        if scanned > READ_SCAN.count:
-            raise ToolError(f"{ws.shown(path)}: only its first {READ_SCAN.count:,} bytes can be read.")
+        if scanned > most:
+            raise ToolError(f"{ws.shown(path)}: only its first {most:,} bytes can be read.")
         line = decode_line(start.rstrip(b"\r\n"))
         yield _Line(clean(line.text), size, line.encoding)
 
