@@ -23,6 +23,7 @@ class Undoable:
         self._agent, self._name, self._journal, self._places = agent, name, journal, places
         self._said: set[str] = set()
         self._given_up = False
+        self._known: Ref | None = None
 
     def before(self, call: Call) -> None:
         """Take and log a snapshot, where the call may change files. Where there is none, a note says why, once."""
@@ -43,8 +44,10 @@ class Undoable:
             self._journal.tell(snapshot_event(point, self._name, call.id))
 
     def _snapshots(self) -> Ref:
-        assert self._places.snapshots is not None
-        return living_child(self._agent, self._places.supervisor, self._places.snapshots)
+        if self._known is None or not self._known.alive:
+            assert self._places.snapshots is not None
+            self._known = living_child(self._agent, self._places.supervisor, self._places.snapshots)
+        return self._known
 
     def _take(self, call: Call, snapshots: Ref) -> "Point":
         from aerix.session.snapshot import TakePoint
