@@ -4,7 +4,6 @@ A process of its own, because only the pool's children load the compiler of sche
 vocabulary of the bytes.
 """
 
-import json
 import sys
 
 from aerix.actors import Refused
@@ -17,7 +16,7 @@ def main() -> int:
     from aerix.pool.constraint import Json
 
     try:
-        Json(json.load(sys.stdin), LLTokenizer("byte"))
+        Json(sys.stdin.read(), LLTokenizer("byte"))
     except Refused as refused:
         print(refused.message)  # noqa: T201 # whoever started it reads this
         return 1
