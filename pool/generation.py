@@ -5,7 +5,7 @@ A scheduler asks ``rows``, decodes them, and hands the logits to ``take``, until
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,7 +60,7 @@ class Job:
         start = self.request.start
         return [*prompt, *start], max(0, reply - len(start))
 
-    def split(self, engine: Engine) -> tuple[tuple[int, ...], Thoughts | None, list[int]]:
+    def split(self, engine: Engine) -> tuple[Sequence[int], Thoughts | None, list[int]]:
         """The prompt to use, and of what the client brought the thoughts and the answer. Raises Refused."""
         start, budget = self.request.start, self.thinking(engine.facts)
         if not budget or self.prompt.thinking is None:

@@ -6,6 +6,7 @@ written for it. The log keeps it; a context does not.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aerix.actors import Refused
@@ -62,7 +63,7 @@ class Opening:
 class Thinking:
     """A prompt that ends in the opening of a thinking stretch, as token ids, and how the stretch ends."""
 
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
     mark: str
     mark_tokens: tuple[int, ...]
     after: tuple[int, ...]
