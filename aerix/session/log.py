@@ -62,7 +62,10 @@ class SessionLog(Actor):
             self._stop_waits = False
             self.ref.stop()
         data = b"".join(map(line, message.events))
-        at = os.fstat(self._fd).st_size
+        status = os.fstat(self._fd)
+        if not status.st_nlink:  # what is written now, nobody would ever find
+            raise Refused("session_storage", f"the session log {self.path} was removed; begin a new session")
+        at = status.st_size
         try:
             written = os.write(self._fd, data)
             if written < len(data):

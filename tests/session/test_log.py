@@ -96,6 +96,17 @@ def test_a_log_that_cannot_be_opened_is_refused_with_what_to_do(tmp_path: Path) 
     assert "XDG_DATA_HOME" in refused.value.message
 
 
+@pytest.mark.rule("session.removed-told")
+def test_a_log_that_was_removed_is_not_written_into_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    with log_at(path) as log:
+        write(log, "there")
+        path.unlink()
+        with pytest.raises(Refused, match=r"one\.jsonl was removed; begin a new session") as refused:
+            write(log, "nowhere")
+        assert refused.value.code == "session_storage"
+
+
 def test_a_log_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "one.jsonl").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Refused):
