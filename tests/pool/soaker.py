@@ -90,15 +90,18 @@ class Client:
         return context
 
     def scripted(self, me: Actor) -> None:
-        """Several turns, each appended with its tokens; now and then on a fork."""
+        """Several turns, each appended with its tokens, by itself or with the next one; now and then on a fork."""
         context = self._context(me, self._plan.scripted, user("story"))
+        more: list[Segment] = []
         for at, text in enumerate(self._plan.turns[: self._rng.randint(1, 3)]):
             heard = _Heard()
-            done = context.generate(300, on_event=heard)
+            done = context.generate(300, on_event=heard, append=more)
             same(text, done.text, heard.data.decode())
-            context.append(turn(done, f"a{at}"), user("go on", f"u{at}"))
+            same(2 * at + 1, len(context.segments), len(context.counts))
+            more = [turn(done, f"a{at}"), user("go on", f"u{at}")]
             if self._rng.random() < 0.3:
-                context = context.fork()
+                context.append(*more)
+                more, context = [], context.fork()
         context.drop()
 
     def cancelled(self, me: Actor) -> None:
