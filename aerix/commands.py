@@ -106,7 +106,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "undo",
         "",
-        "take back what the last request changed in files",
+        "take back what the last request changed in files; said again, the request before it",
         lambda desk, _: desk.between_requests(lambda work: work.undo()),
         waits=True,
     ),

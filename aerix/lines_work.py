@@ -153,7 +153,7 @@ class LiveWork:
         return [*lines, *([f"and {more} more: aerix sessions list"] if more else [])] or ["there is none yet"]
 
     def undo(self) -> Sequence[str]:
-        """Put the files back to how they were before the last request that changed some."""
+        """Put the files back to how they were before the last request that may have changed some; again: one more."""
         from aerix.git import GitError
         from aerix.session.history import NoTarget
         from aerix.session.undo import Lost
@@ -167,7 +167,8 @@ class LiveWork:
             undoing = Undoing(self._place(), self._cwd, log)
             offer = undoing.offer()
             told = report(offer, self.live.session)
-            return [*told, *outcome(offer, undoing.do(offer))] if offer.plan.steps else told
+            done = undoing.do(offer)
+            return [*told, *outcome(offer, done)] if offer.plan.steps else told
         except (NoTarget, Lost, GitError) as why:
             return [str(why)]
 

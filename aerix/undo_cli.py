@@ -26,9 +26,10 @@ def add_parsers(commands: Any) -> None:
         "undo",
         help="put files back to how they were before a prompt",
         description="Puts the files of this project back to how they were before the last prompt of its latest session that had "
-        "calls which may change files. It lists each path. Paths that changed since the session left them stay, unless --force. "
-        "In a git repository it covers all that git does not ignore; elsewhere what the tools write and edit touched.",
-        epilog="Exit codes: 0 everything is as it was; 1 something was left; 3 usage; 6 the session is in use.",
+        "calls which may change files; said again, to before the one before that. It lists each path. Paths that changed since "
+        "the session left them stay, unless --force. In a git repository it covers all that git does not ignore; elsewhere what the tools write and edit touched.",
+        epilog="Exit codes: 0 everything is as it was; 1 something was left; 3 usage, or nothing is left to undo; "
+        "6 the session is in use.",
     )
     undo.add_argument("--session", metavar="ID", help="this session, by the beginning of its id")
     undo.add_argument(
@@ -81,10 +82,11 @@ def _undo(args: argparse.Namespace) -> int:
             undoing.offer_back(force=args.force) if args.redo else undoing.offer(args.to, force=args.force)
         )
         print("\n".join(report(offer, place.id, dry=args.dry_run)), flush=True)  # noqa: T201 # what the command is for
-        if args.dry_run or not offer.plan.steps:
-            return FAILED if offer.plan.left and not args.dry_run else DONE
+        if args.dry_run:
+            return DONE
         done = undoing.do(offer)
-        print("\n".join(outcome(offer, done)))  # noqa: T201
+        if offer.plan.steps:
+            print("\n".join(outcome(offer, done)))  # noqa: T201
         return FAILED if done.left else DONE
 
 
@@ -134,7 +136,7 @@ def report(offer: "Offer", session: str, *, dry: bool = False) -> list[str]:
     lines = [f"{verb}: session {session[:8]}, {before}", *map(_step, offer.plan.steps)]
     lines += [f"  left      {shown(path)}: {why}" for path, why in offer.plan.left]
     if offer.earlier and not offer.plan.steps:
-        lines.append("aerix undo --to N, with the number of an earlier prompt, goes further back")
+        lines.append("the undo after this one goes one step further back")
     if offer.limits:
         lines.append(
             f"{offer.limits}: only what the tools write and edit touched is covered, not commands (bash)"

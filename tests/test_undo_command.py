@@ -77,10 +77,9 @@ def test_a_request_is_undone_and_done_again(aerix: Aerix) -> None:
     ]
     assert state(aerix.cwd) == before
     again = aerix("undo")
-    assert (again.code, again.out) == (
-        0,
-        f"nothing to put back: session {session[:8]}, before prompt 1 (play work)\n",
-    )
+    assert (again.code, again.out, again.err) == (
+        3, "", "aerix: nothing is left to undo in this session; aerix undo --redo takes back what was undone\n",
+    )  # fmt: skip
     back = aerix("undo", "--redo")
     assert back.code == 0
     assert back.out.splitlines()[-1] == "6 put back; aerix undo takes it back"
@@ -89,18 +88,18 @@ def test_a_request_is_undone_and_done_again(aerix: Aerix) -> None:
     assert (unread.code, unread.err) == (STDOUT_CLOSED, "")
     assert state(aerix.cwd) == after, "what nobody could read was not done"
     undos = of(session_log(), "undo")
-    assert [(line["to"], line["files"], line["back"]) for line in undos] == [
-        ("prompt 1 (play work)", 6, False), ("what was undone", 6, True),
+    assert [(line["to"], line["files"], line["back"], line["first"]) for line in undos] == [
+        ("prompt 1 (play work)", 6, False, 0), ("what was undone", 6, True, 4),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("earlier", "more"), [(True, 1), (False, 0)])
-def test_where_the_last_prompt_changed_nothing_it_tells_how_to_go_further_back(
+def test_where_the_last_prompt_changed_nothing_it_tells_that_the_next_undo_goes_further_back(
     earlier: bool, more: int
 ) -> None:
     told = undo_cli.report(Offer("prompt 2 (look)", Plan([], []), earlier=earlier), "7" * 36)
     assert told[0] == "nothing to put back: session 77777777, before prompt 2 (look)"
-    assert told[1:] == ["aerix undo --to N, with the number of an earlier prompt, goes further back"] * more
+    assert told[1:] == ["the undo after this one goes one step further back"] * more
 
 
 def test_a_folder_whose_name_is_no_text_is_worked_in_and_undone(

@@ -249,6 +249,8 @@ class Undo(Event):
     """How many paths that is."""
     back: bool = False
     """Whether an undo was taken back."""
+    first: int | None = None
+    """The first event that it undid, counted from 0 over the ``snapshot`` and ``undo`` events; absent in older logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

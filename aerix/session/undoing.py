@@ -28,6 +28,8 @@ class Offer:
     to: str
     """Before what it goes back, in words."""
     plan: Plan
+    first: int = 0
+    """The index of the first mark of the history that it undoes."""
     back: bool = False
     """It takes undos back."""
     not_covered: tuple[str, ...] = ()
@@ -35,7 +37,7 @@ class Offer:
     more: int = 0
     """How many names of it there are beyond those."""
     earlier: bool = False
-    """Whether there is a prompt with such calls before that."""
+    """Whether there is something before that, which can be undone."""
     limits: str = ""
     """Why only ``write`` and ``edit`` are covered, where that is so."""
 
@@ -60,19 +62,28 @@ class Undoing:
         self._stored = Stored(self.place.folder / "trees", self._root)
 
     def offer(self, to: str | None = None, *, force: bool = False) -> Offer:
-        """What is to be done to go back to before ``to`` (``History.target``). Nothing is touched yet."""
-        first, words = self._history.target(to)
-        changes, earlier = Changes(self._history, self._stored), first > 0
+        """What is to be done to go back to before ``to`` (``History.target``). Nothing is touched yet.
+
+        Without ``to``, where the last undo left something that can be done, it is that.
+        """
+        again = self._history.again() if to is None else None
+        if again and (rest := self._offer(*again, force=force)).plan.steps:
+            return rest
+        return self._offer(*self._history.target(to), force=force)
+
+    def _offer(self, first: int, words: str, *, force: bool) -> Offer:
+        changes, earlier = Changes(self._history, self._stored), self._history.earlier(first)
         mark = next((mark for mark in self._history.marks[first:] if mark.tree), None)
         if mark is None:
             limits = "" if first == len(self._history.marks) else _NO_TREE if self._root else _OUTSIDE
-            return Offer(words, plan(changes.since(first), force=force), earlier=earlier, limits=limits)
+            steps = plan(changes.since(first), force=force)
+            return Offer(words, steps, first, earlier=earlier, limits=limits)
         where = changes.about(mark.about).root
         if where != str(self._root):
             raise Lost(f"the session {self.place.id} worked in {where}; undo it there")
         names, more = self._not_covered(first)
         steps = plan(changes.since(first), force=force)
-        return Offer(words, steps, not_covered=names, more=more, earlier=earlier)
+        return Offer(words, steps, first, not_covered=names, more=more, earlier=earlier)
 
     def _not_covered(self, first: int) -> tuple[tuple[str, ...], int]:
         """What was not covered at that mark, and what is not at the end."""
@@ -87,16 +98,20 @@ class Undoing:
         """What is to be done to take back the undos since the last call of an agent."""
         if not self._history.marks:
             raise NoTarget("nothing was undone in this session")
-        changes = Changes(self._history, self._stored).since(self._history.undone())
-        return Offer("what was undone", plan(changes, force=force), back=True)
+        first = self._history.undone()
+        changes = Changes(self._history, self._stored).since(first)
+        return Offer("what was undone", plan(changes, force=force), first, back=True)
 
     def do(self, offer: Offer) -> Plan:
-        """Do it: what was done, and what is left. What is there now is kept before anything is touched."""
+        """Do it: what was done, and what is left. What is there now is kept before anything is touched.
+
+        One that finds nothing to do is logged too, so that the next one goes on from there.
+        """
         objects = Objects(self.place.folder / "trees", self._algorithm())
         steps, left = keep(offer.plan.steps, objects)
-        if steps:
+        if steps or self._history.moves(offer.first):
             record = objects.put("blob", dump([[step.path, step.old, step.new] for step in steps]))
-            event = Undo(to=offer.to, record=record, files=len(steps), back=offer.back)
+            event = Undo(to=offer.to, record=record, files=len(steps), back=offer.back, first=offer.first)
             self.log.ask(Write((event,)), JOURNAL.value)
             left += restore(steps, self._stored)
         names = {path for path, _ in left}

@@ -292,6 +292,8 @@ def test_commands_wait_for_the_end_of_a_request(open_: Open, git_repo: Path, mod
     terminal.until("held")
     terminal.until("aerix undo --redo takes it back")
     assert not (git_repo / "held").exists()
+    terminal.say("/undo")
+    terminal.until("nothing is left to undo")
     terminal.say("/model nowhere.gguf")
     terminal.until("nowhere.gguf")
     terminal.say(f"/model {model}")

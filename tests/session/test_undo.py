@@ -1,6 +1,7 @@
 """Undo: what comes back, what is left alone, and what nobody can trick it into."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -131,7 +132,8 @@ def test_fifty_calls_are_undone_to_every_byte_and_mode_and_done_again(
     assert done.left == []
     assert state(tmp_path) == before
     assert sh(UNTOUCHED, root) == repository
-    assert acted.offer().plan.steps == []
+    with pytest.raises(NoTarget, match="nothing is left to undo"):
+        acted.offer()
     assert acted.undo(back=True).left == []
     assert state(tmp_path) == after
     assert acted.undo().left == []
@@ -329,6 +331,169 @@ def test_many_names_are_counted(acted: Acted, limit: Callable[[str, float], None
     acted.bash("echo x > x")
     acted.end()
     assert (acted.offer().not_covered, acted.offer().more) == (("a.o", "b.o"), 3)
+
+
+# --- said again ---------------------------------------------------------------------------------------------------
+
+
+def prompts(acted: Acted, *names: str) -> None:
+    """A prompt for each name, whose call appends the name to the file ``file``."""
+    for name in names:
+        acted.prompt(name)
+        acted.bash(f"echo {name} >> file")
+        acted.end()
+
+
+def lines(acted: Acted) -> str:
+    file = acted.cwd / "file"
+    return "".join(file.read_text().split()) if file.exists() else ""
+
+
+def nothing_is_left(acted: Acted) -> bool:
+    try:
+        acted.offer()
+    except NoTarget as why:
+        return "nothing is left to undo" in str(why)
+    return False
+
+
+@pytest.mark.rule("undo.repeated")
+def test_said_again_it_goes_one_prompt_further_until_nothing_is_left(acted: Acted) -> None:
+    prompts(acted, "a", "b")
+    acted.prompt("a question")
+    prompts(acted, "c")
+    for said, after in (("5 (c)", "ab"), ("3 (b)", "a"), ("2 (a)", "")):
+        assert acted.offer().to == f"prompt {said}"
+        assert acted.undo().left == []
+        assert lines(acted) == after
+    assert nothing_is_left(acted)
+    acted.undo(back=True)
+    assert lines(acted) == "abc"
+    assert acted.offer().to == "prompt 5 (c)"
+
+
+@pytest.mark.rule("undo.repeated")
+def test_a_prompt_after_an_undo_is_the_first_to_be_undone_and_those_that_are_undone_are_skipped(
+    acted: Acted,
+) -> None:
+    prompts(acted, "a", "b", "c")
+    acted.undo()
+    acted.undo()
+    prompts(acted, "d")
+    assert lines(acted) == "ad"
+    for after in ("a", ""):
+        assert acted.undo().left == []
+        assert lines(acted) == after
+    assert nothing_is_left(acted)
+    acted.undo(back=True)
+    assert lines(acted) == "ad"
+    assert acted.offer().to == "prompt 5 (d)"
+
+
+@pytest.mark.rule("undo.repeated")
+@pytest.mark.rule("undo.to-turn")
+def test_a_target_is_where_the_next_undo_goes_on_from_also_when_it_brings_something_back(
+    acted: Acted,
+) -> None:
+    prompts(acted, "a", "b", "c")
+    acted.bash("echo C >> file")
+    acted.end()
+    acted.undo(f"t{acted.turns}")
+    assert lines(acted) == "ab"
+    acted.undo("2")
+    assert lines(acted) == ""
+    acted.undo("4")
+    assert lines(acted) == "ab"
+    acted.undo()
+    assert lines(acted) == "a"
+    acted.undo()
+    assert nothing_is_left(acted)
+
+
+@pytest.mark.rule("undo.repeated")
+def test_a_part_of_a_prompt_is_undone_and_then_the_rest_of_it(acted: Acted) -> None:
+    prompts(acted, "a")
+    acted.turn()
+    acted.bash("echo A >> file")
+    acted.end()
+    acted.undo(f"t{acted.turns}")
+    assert (lines(acted), acted.offer().to) == ("a", "prompt 2 (a)")
+    acted.undo()
+    assert lines(acted) == ""
+
+
+@pytest.mark.rule("undo.repeated")
+def test_a_prompt_whose_calls_changed_nothing_is_a_step_of_its_own(acted: Acted) -> None:
+    prompts(acted, "a")
+    acted.prompt("look")
+    acted.bash("cat file")
+    acted.end()
+    offer = acted.offer()
+    assert (offer.to, offer.plan.steps, offer.earlier) == ("prompt 3 (look)", [], True)
+    acted.undo()
+    assert acted.offer().to == "prompt 2 (a)"
+    acted.undo(back=True)
+    assert acted.offer().to == "prompt 3 (look)"
+
+
+@pytest.mark.rule("undo.repeated")
+@pytest.mark.rule("undo.changed-since")
+def test_what_an_undo_left_is_gone_past_and_is_what_force_takes_first(acted: Acted) -> None:
+    root = acted.cwd
+    prompts(acted, "a")
+    acted.prompt("b")
+    acted.bash("echo b > b; echo b > other")
+    acted.end()
+    (root / "b").write_text("mine\n")
+    assert left(acted.undo(), root) == {"b": SINCE}
+    assert acted.offer().to == "prompt 2 (a)"
+    assert acted.offer(force=True).to == "prompt 3 (b)"
+    assert steps(acted.undo(force=True), root) == ["b"]
+    assert steps(acted.undo(force=True), root) == ["file"]
+    assert nothing_is_left(acted)
+
+
+@pytest.mark.rule("undo.repeated")
+def test_a_prompt_of_which_all_changed_since_is_left_once_and_then_gone_past(acted: Acted) -> None:
+    root = acted.cwd
+    prompts(acted, "a")
+    acted.prompt("b")
+    acted.bash("echo b > b")
+    acted.end()
+    (root / "b").write_text("mine\n")
+    for stepped in ([], ["file"]):
+        done = acted.undo()
+        assert (steps(done, root), left(done, root)) == (stepped, {"b": SINCE})
+    assert (root / "b").read_text() == "mine\n"
+
+
+@pytest.mark.rule("undo.repeated")
+@pytest.mark.rule("undo.lost")
+def test_what_cannot_be_put_back_is_tried_twice_and_then_gone_past(acted: Acted) -> None:
+    root = acted.cwd
+    (root / "users").write_text("mine\n")
+    prompts(acted, "a")
+    acted.prompt("b")
+    acted.bash("echo agent > users")
+    acted.end()
+    blob = sh("git hash-object --stdin <<< mine", root).strip()
+    (acted.place.folder / "trees/objects" / blob[:2] / blob[2:]).unlink()
+    for to in ("3 (b)", "3 (b)", "2 (a)"):
+        assert acted.offer().to == f"prompt {to}"
+        assert "users" in left(acted.undo(), root)
+    assert lines(acted) == ""
+
+
+@pytest.mark.rule("undo.repeated")
+def test_an_older_log_does_not_tell_how_far_its_undos_went(acted: Acted) -> None:
+    prompts(acted, "a", "b", "c")
+    acted.undo()
+    acted.undo(back=True)
+    acted.undo()
+    log = acted.place.log
+    log.write_bytes(re.sub(rb',"first":\d+', b"", log.read_bytes()))
+    acted.undo()
+    assert lines(acted) == "a"
 
 
 # --- kills --------------------------------------------------------------------------------------------------------
