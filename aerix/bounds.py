@@ -373,6 +373,14 @@ TITLE = Bound(
 # --- settings and instruction files
 
 SETTINGS_FILE = Bound("settings.file", 256 * _KIB, "bytes", "settings", "refuse", "refused: unreadable")
+SETTINGS_LOCK = Bound(
+    "settings.lock",
+    5,
+    "seconds for another Aerix that keeps a permission",
+    "settings",
+    "stop",
+    "a note: it holds for this session only",
+)
 START_NOTES = Bound("start.notes", 20, "lines a source", "settings", "cut", "the rest is counted")
 SETTINGS_CHECKED = Bound(
     "settings.checked", 256, "digests kept", "settings", "cut", "the oldest is checked again"
@@ -400,7 +408,7 @@ ROWS: tuple[Bound, ...] = (
     SNAPSHOT_FILE, SNAPSHOT_TOTAL, SNAPSHOT_FILES, SNAPSHOT_NESTED, SNAPSHOT_ENTRIES,
     UNDO_ENTRIES, UNDO_WAIT, UNDO_KEPT, UNDO_STORE, UNDO_STORES, UNDO_NAMED, DIFF_BYTES,
     LOG_LINE, SESSION_INDEX, TITLE,
-    SETTINGS_FILE, START_NOTES, SETTINGS_CHECKED, INSTRUCTION_FILE, INSTRUCTION_FILES,
+    SETTINGS_FILE, SETTINGS_LOCK, START_NOTES, SETTINGS_CHECKED, INSTRUCTION_FILE, INSTRUCTION_FILES,
     INSTRUCTION_TOTAL, IMPORTS, IMPORT_HOPS,
 )  # fmt: skip
 

@@ -1,18 +1,25 @@
 """Permissions in the settings: the rules of every layer, the flags that add to them, and those that the user gave for ever.
 
 What a user allows for ever while working is kept in ``permissions.toml`` beside the user's settings, a file of Aerix's own:
-nothing that somebody wrote by hand is written over.
+nothing that somebody wrote by hand is written over. A lock beside it holds off every other Aerix that adds to it.
 """
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from errno import ETIMEDOUT
 from pathlib import Path
+from threading import Event
+from time import monotonic
 
 from aerix import folders, regular
-from aerix.bounds import SETTINGS_FILE
+from aerix.bounds import SETTINGS_FILE, SETTINGS_LOCK
 from aerix.settings_layers import Problem, SettingsError
 from aerix.settings_schema import toml
+
+_LOOK_S = 0.005  # between two looks whether the lock is free: it is held for as long as a small file takes
 
 
 def overrides(mode: str | None, allow: Sequence[str], deny: Sequence[str]) -> list[str]:
@@ -50,11 +57,36 @@ def keep_rules(rules: Iterable[str]) -> str:
     """Allow calls for ever. Gives the sentence for the user: where the rules stand now, or why they could not be kept."""
     path = folders.config() / "permissions.toml"
     try:
-        _write(path, dict.fromkeys([*_kept(path), *rules]))
+        with _alone(path):
+            _write(path, dict.fromkeys([*_kept(path), *rules]))
     except (OSError, ValueError, regular.NotRead) as error:
         why = getattr(error, "strerror", None) or error
         return f"it holds for this session only: {path} could not be written ({why})"
     return f"kept in {path}"
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """No other Aerix adds to the file meanwhile. The lock's file stays: one that was removed would lock nobody out."""
+    lock = folders.private(path.parent) / f".{path.name}.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    by = monotonic() + SETTINGS_LOCK.value
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic() >= by:
+                why = f"another aerix has held it for {SETTINGS_LOCK.value:g} s"
+                raise TimeoutError(ETIMEDOUT, why) from None
+            Event().wait(_LOOK_S)
 
 
 def _kept(path: Path) -> list[str]:
@@ -77,7 +109,6 @@ def _write(path: Path, rules: Iterable[str]) -> None:
     data = text.encode()
     if len(data) > SETTINGS_FILE.count:
         raise ValueError(f"it would be over {SETTINGS_FILE.count:,} bytes")
-    folders.private(path.parent)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         new.write_bytes(data)

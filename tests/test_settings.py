@@ -1,5 +1,6 @@
 """Settings: their layers, their errors, what a folder may change, and when they are checked."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -504,6 +505,78 @@ def test_a_file_that_is_not_as_it_was_written_is_not_written_over(user):
             f"it holds for this session only: {kept} could not be written ("
         )
         assert kept.read_text() == text
+
+
+KEEP = """
+import sys
+from aerix.settings_permissions import keep_rules
+print("ready", flush=True)
+for line in sys.stdin:
+    print(keep_rules([line.strip()]), flush=True)
+"""
+
+
+@pytest.fixture
+def keeper():
+    """Starts a process that keeps each rule it is told for ever, a line a rule, and says what came of it."""
+    started = []
+
+    def start():
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([sys.executable, "-c", KEEP], **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.communicate(timeout=30)
+
+
+def kept_rules(kept):
+    return tomllib.loads(kept.read_text())["permissions"]["allow"]
+
+
+@pytest.mark.rule("permissions.kept-together")
+def test_what_several_processes_keep_at_once_is_all_kept(user, keeper):
+    processes = [keeper() for _ in range(3)]
+    rules = [[f"bash(p{n} r{m})" for m in range(20)] for n in range(3)]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 3
+    for process, its in zip(processes, rules, strict=True):
+        process.stdin.write("".join(f"{rule}\n" for rule in its))
+        process.stdin.flush()
+    kept = user.parent / "permissions.toml"
+    said = {line for process in processes for line in process.communicate(timeout=30)[0].splitlines()}
+    assert said == {f"kept in {kept}"}
+    found = kept_rules(kept)
+    assert sorted(found) == sorted(rule for its in rules for rule in its)
+    assert [[rule for rule in found if rule in its] for its in rules] == rules
+    assert sorted(path.name for path in user.parent.iterdir()) == [".permissions.toml.lock", kept.name]
+
+
+@pytest.mark.rule("permissions.kept-together")
+def test_a_rule_waits_for_a_process_that_keeps_another_one(user, keeper):
+    process, kept = keeper(), user.parent / "permissions.toml"
+    with (user.parent / ".permissions.toml.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process.stdin.write("bash(second)\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ready\n"
+        kept.write_text("[permissions]\nallow = ['bash(first)']\n")
+    assert process.stdout.readline() == f"kept in {kept}\n"
+    assert kept_rules(kept) == ["bash(first)", "bash(second)"]
+
+
+@pytest.mark.rule("permissions.kept-together")
+@pytest.mark.bound("settings.lock")
+def test_a_lock_that_is_never_free_is_a_sentence(user, limit):
+    limit("settings.lock", 0.02)
+    kept = user.parent / "permissions.toml"
+    with (user.parent / ".permissions.toml.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert keep_rules(["bash"]) == (
+            f"it holds for this session only: {kept} could not be written (another aerix has held it for 0.02 s)"
+        )
+    assert not kept.exists()
+    assert keep_rules(["bash"]) == f"kept in {kept}"
 
 
 @pytest.mark.rule("permissions.bad-rule")
