@@ -5,7 +5,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,12 +17,19 @@ _COMMANDS_TO_COME = frozenset({
 })  # fmt: skip
 
 
+class _NoCommand(Exception):
+    """What stands where a command may is none."""
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse with our exit code for wrong usage, and one sentence: all flags above it would hide what is wrong."""
 
+    commands: Collection[str] = ()
+    """The names of those that it knows."""
+
     def error(self, message: str) -> NoReturn:
         if message.startswith("argument COMMAND: invalid choice"):
-            message += '; a prompt goes behind -p, as in aerix -p "Fix the test"'
+            raise _NoCommand
         self.exit(USAGE, f"{self.prog}: {message}; {self.prog} --help tells what there is\n")
 
 
@@ -85,21 +92,49 @@ def _run(arguments: list[str]) -> int:
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     headless = _is_headless(arguments)
     parser = _parser(full=not headless)
-    args, unknown = parser.parse_known_args(arguments)
+    try:
+        args, unknown = parser.parse_known_args(arguments)
+    except _NoCommand:
+        return _asked(arguments, parser.commands)
     if unknown:
-        quote = headless and not unknown[0].startswith("-")
-        hint = '; put a prompt of several words in quotes, as in -p "Fix the test"' if quote else ""
-        if "run" not in args:  # else the flags are the command's
-            hint = hint or _meant(unknown[0], parser)
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        _refuse_unknown(unknown, parser, args, prompted=headless)
     return args
+
+
+def _asked(arguments: list[str], commands: Collection[str]) -> argparse.Namespace:
+    """The first word is no command: it is the prompt that a session begins with, unless a command was meant."""
+    parser = _parser(full=False)
+    parser.add_argument("first")
+    args, unknown = parser.parse_known_args(arguments)
+    word = args.first.lower() if len(args.first.split()) == 1 else ""
+    near = _near(word, [*commands, *_COMMANDS_TO_COME, "--help", "--version"])
+    if near and not (unknown and unknown[0].startswith("-")):
+        parser.error(f"{args.first!r} is no command{near}")
+    if unknown:
+        _refuse_unknown(unknown, parser, args, prompted=True)
+    return args
+
+
+def _refuse_unknown(
+    unknown: list[str], parser: _Parser, args: argparse.Namespace, *, prompted: bool
+) -> NoReturn:
+    quote = prompted and not unknown[0].startswith("-")
+    hint = '; put a prompt of several words in quotes, as in "Fix the test"' if quote else ""
+    if "run" not in args:  # else the flags are the command's
+        hint = hint or _meant(unknown[0], parser)
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
 def _meant(flag: str, parser: argparse.ArgumentParser) -> str:
     """The flag that is nearest to one that there is not."""
+    return _near(flag, [word.strip("[]") for word in parser.format_usage().split()])
+
+
+def _near(word: str, names: list[str]) -> str:
+    """The name that is like a word, as the end of a sentence; empty where none is."""
     from difflib import get_close_matches
 
-    near = get_close_matches(flag, (word.strip("[]") for word in parser.format_usage().split()), 1, 0.7)
+    near = get_close_matches(word, names, 1, 0.7)
     return f"; there is {near[0]}" if near else ""
 
 
@@ -155,15 +190,17 @@ def _is_headless(arguments: list[str]) -> bool:
     return any(word == "-p" or word.startswith("--prompt") for word in arguments)
 
 
-def _parser(*, full: bool) -> argparse.ArgumentParser:
+def _parser(*, full: bool) -> _Parser:
     parser = _Parser(
         prog="aerix",
-        description="A coding agent for models that run on your own machine.",
+        description="A coding agent for models that run on your own machine. aerix alone is a session on the terminal; "
+        'aerix "PROMPT" begins it with that prompt.',
         epilog="Exit codes: 0 a final answer; 1 failed, killed or refused; 2 a budget was spent; 3 settings or usage; 4 no "
         "pool or no model; 5 a hook blocked it; 6 the session is locked or its storage failed; 130 interrupted; 141 "
         "output closed; 143 terminated.",
     )
     parser.add_argument("--version", action="version", version=f"aerix {__version__}")
+    parser.set_defaults(first=None)
     _add_plain(parser)
     _add_headless(parser)
     if full:
@@ -181,6 +218,7 @@ def _parser(*, full: bool) -> argparse.ArgumentParser:
         add_trust(commands)
         add_undo(commands)
         add_doctor(commands)
+        parser.commands = commands.choices
     return parser
 
 

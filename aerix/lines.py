@@ -20,9 +20,10 @@ from aerix.live import Options, main_model, model_overrides, session_asked
 from aerix.live import User as Who
 from aerix.output import complain, tell_to
 from aerix.pool.protocol import MemberInfo
+from aerix.session.events import title
 from aerix.settings import Settings, SettingsError, load_settings
 from aerix.settings_permissions import added_folders
-from aerix.stdin import BadPrompt
+from aerix.stdin import BadPrompt, checked
 
 _FOR_HEADLESS = {"output_format": "text", "input_format": "text", "final_schema": None}
 
@@ -44,7 +45,7 @@ def run_lines(args: argparse.Namespace) -> int:
         log.configure(folders.state() / "aerix.log")
         options = Options(args.max_turns, args.route, diff=not args.no_diff, added=added)
         work = partial(LiveWork, settings, cwd, options, reload=partial(_settings, args, cwd))
-        return _Sitting(cwd).run(work, model, session)
+        return _Sitting(cwd, args.first).run(work, model, session)
     except (StartFailed, DeadlineExceeded) as error:
         complain(str(error))
         return FAILED
@@ -56,11 +57,20 @@ def run_lines(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """Raises BadPrompt where an interactive session is not what was asked for, or not possible."""
     if not (os.isatty(0) and os.isatty(1)):
-        raise BadPrompt(
-            'aerix alone is a session on a terminal, and this is none; ask headless: aerix -p "PROMPT"'
-        )
+        raise BadPrompt(_no_terminal(args.first))
+    if args.first is not None and not checked(args.first).strip():
+        raise BadPrompt("the prompt is empty; aerix alone is a session without one")
     if given := [name for name, plain in _FOR_HEADLESS.items() if getattr(args, name) != plain]:
         raise BadPrompt(f"--{given[0].replace('_', '-')} goes with -p only")
+
+
+def _no_terminal(first: str | None) -> str:
+    if first is None:
+        return 'aerix alone is a session on a terminal, and this is none; ask headless: aerix -p "PROMPT"'
+    return (
+        f"{title(first)!r} is no command, and a session that begins with it needs a terminal, which this is not; "
+        'a prompt goes behind -p, as in aerix -p "Fix the test"'
+    )
 
 
 def _settings(args: argparse.Namespace, cwd: Path, model: str | None = None) -> Settings:
@@ -85,16 +95,21 @@ class _Front(Front, Protocol):
 class _Sitting:
     """The front, the session and its actors, from their beginning to their end."""
 
-    def __init__(self, cwd: Path) -> None:
+    def __init__(self, cwd: Path, first: str | None) -> None:
+        """``first`` is the prompt to begin with."""
         if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
             from aerix.lines_dumb import Dumb
 
             self._front: _Front = Dumb()
         else:
+            from aerix.lines_history import LinesHistory
             from aerix.lines_prompt import Prompt
 
-            self._front = Prompt(folders.state() / "history", cwd)
-        self._cwd = cwd
+            history = folders.state() / "history"
+            if first:
+                LinesHistory(history).store_string(first)
+            self._front = Prompt(history, cwd)
+        self._cwd, self._first = cwd, first or ""
         self._session: Session
 
     def run(self, make: Callable[[Who], LiveWork], model: str, session: str | None) -> int:
@@ -119,9 +134,10 @@ class _Sitting:
         self._session.hear(message, answer)
 
     def _begin(self, work: LiveWork) -> None:
-        """What is shown first; the model is loaded meanwhile."""
+        """What is shown first; the model is loaded meanwhile, and the first prompt waits for it as a typed one would."""
         self._session.say(*work.about())
         self._session.do("loading the model", work.load, self._loaded)
+        self._session.enter(self._first)
 
     def _loaded(self, member: object) -> None:
         assert isinstance(member, MemberInfo)

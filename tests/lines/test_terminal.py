@@ -28,6 +28,7 @@ PLAYS: dict[str, list[dict[str, Any]]] = {
     "ask": [*(calls(call("bash", command=f"touch {name}")) for name in ("first", "second")), final("over")],
     "plan": [PLAN, PLAN, final("one"), PLAN, final("two"), PLAN],
     "files": [final("seen")],
+    "opened": [final("Opened."), final("Again.")],
     "commands": [HOLD, final("one"), final("short")],
     "signal": [HOLD],
     "stuck": [calls(call("bash", command="touch held; kill -STOP $PPID; sleep 60"))],
@@ -104,6 +105,40 @@ def test_a_session_from_its_first_line_to_its_last(open_: Open, git_repo: Path) 
     assert terminal.end() == 0
     assert (git_repo / "new.txt").read_text() == "x\n"
     assert prompts() == ["play first", "once more", "and now"]
+
+
+@pytest.mark.rule("lines.first-prompt")
+def test_a_session_begins_with_the_prompt_of_the_command_line(open_: Open) -> None:
+    terminal = open_(args=("play opened\nby the shell",))
+    terminal.until("> play opened\n  by the shell\n")
+    terminal.until("Opened.\n")
+    terminal.until_over()
+    terminal.type(UP)
+    terminal.until("by the shell")
+    terminal.type(ENTER)
+    terminal.until("Again.\n")
+    terminal.until_over()
+    terminal.type(CTRL_D)
+    assert terminal.end() == 0
+    assert prompts() == ["play opened\nby the shell"] * 2
+
+
+@pytest.mark.rule("lines.first-prompt")
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("pol", "status"), "'pol' is no command; there is pool"),
+        ((" ",), "the prompt is empty"),
+        (("\udcff and more",), "the prompt is not UTF-8 text"),
+    ],
+)
+def test_what_is_no_prompt_begins_no_session(git_repo: Path, words: tuple[str, ...], why: str) -> None:
+    terminal = Terminal(git_repo, *words)
+    try:
+        terminal.until(why)
+        assert terminal.end() == 3
+    finally:
+        terminal.close()
 
 
 @pytest.mark.rule("lines.cancel")
