@@ -279,6 +279,15 @@ LINES_QUEUE = Bound(
 )
 LINES_DIFF = Bound("lines.diff", 200, "lines of a diff", "session", "cut", "the rest is counted")
 LINES_ASKED = Bound("lines.asked", 12, "lines of a call's input", "session", "cut", "the rest is counted")
+LINES_LAST = Bound(
+    "lines.last",
+    5,
+    "lines of the last prompt, and of its answer",
+    "session",
+    "cut",
+    "the rest is counted",
+    least=1,
+)
 LINES_SESSIONS = Bound(
     "lines.sessions", 20, "sessions, the latest", "session", "cut", "the rest is counted", least=1
 )
@@ -399,7 +408,7 @@ ROWS: tuple[Bound, ...] = (
     TURNS, TURN_RETRIES, CALLS, REPEATS, CYCLES, CYCLE_CALLS, APPENDS, OWN_WORDS, STOP_CONTINUES, JOBS_AT_FINAL, JOBS, HARD_LIMIT_HITS,
     CUT_TURN, SHOWN_ANSWER, ROUTE_TOKENS, ROUTE_CHARS, DIFF, CANCEL, JOURNAL, STDIN, STDIN_NOTE, PROMPTS, FINAL_SCHEMA, FINAL_SCHEMA_CHECK,
     DOCTOR_LOOK, DOCTOR_POOL, DOCTOR_GENERATION,
-    LINES_QUEUE, LINES_DIFF, LINES_ASKED, LINES_SESSIONS, LINES_TOLD, LINES_HISTORY, LINES_HISTORY_FILE, MENTIONS, MENTION_BYTES,
+    LINES_QUEUE, LINES_DIFF, LINES_ASKED, LINES_LAST, LINES_SESSIONS, LINES_TOLD, LINES_HISTORY, LINES_HISTORY_FILE, MENTIONS, MENTION_BYTES,
     DEPTH, PIECES, PIECE_RETRIES, PIECE_LISTED, PIECE_REASON, PROFILE_GIT, PROFILE_WRITES, TUNE_SESSIONS, REFLECTIONS, FARM_RESTARTS,
     GIT_CALL, GIT_OUTPUT,
     READ_LINES, READ_CHARS, READ_SCAN, EDIT_BYTES, EDIT_NEAREST, SEEN_FILES, GREP_FILE, GREP_CHARS, GREP_MATCHES,

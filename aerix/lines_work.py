@@ -10,6 +10,7 @@ from aerix import __version__, folders
 from aerix.actors import Actor, ChildSpec, Ref, Refused, Supervisor, start, whereis
 from aerix.bounds import LINES_SESSIONS
 from aerix.lines_actors import Post, Shell
+from aerix.lines_last import exchange, last_request
 from aerix.live import STOP_S, Live, Options, User, main_model
 from aerix.pool.protocol import MemberInfo
 from aerix.session import events, index
@@ -83,6 +84,7 @@ class LiveWork:
             f"in {where} · session {self.live.session}{resumed}",
             *self.live.in_force,
             *self._settings.notes,
+            *(self._exchange() if self._begun else ()),
             "/help names the commands and keys",
         ]
 
@@ -135,7 +137,7 @@ class LiveWork:
         if found == self.live.session:
             return ["that is this session"]
         self._open_again(self.live.model, found)
-        return [f"session {found}: {self._title(found)}"]
+        return [f"session {found}: {self._title(found)}", *self._exchange()]
 
     def new(self) -> Sequence[str]:
         """Begin another session: nothing of this one is in its context."""
@@ -205,6 +207,13 @@ class LiveWork:
 
     def _place(self) -> index.Place:
         return index.Place(index.home(self._project), self.live.session)
+
+    def _exchange(self) -> list[str]:
+        """The last prompt and what was answered, so that one knows where one was."""
+        try:
+            return exchange(last_request(Reading(self._place().log)))
+        except OSError:  # the next request tells
+            return []
 
     def _listed(self) -> list[index.Entry]:
         return index.entries(index.home(self._project))

@@ -97,7 +97,8 @@ def test_a_session_from_its_first_line_to_its_last(open_: Open, git_repo: Path) 
     terminal.say("/quit")
     assert terminal.end() == 0
     terminal = open_(args=("--continue",))
-    assert "(resumed): play " in terminal.text
+    assert "(resumed): play first\n" in terminal.text
+    assert "\n> once more\nAgain.\n" in terminal.text
     terminal.say("and now")
     terminal.until("Still here.")
     terminal.until_over()
@@ -340,7 +341,7 @@ def test_commands_wait_for_the_end_of_a_request(open_: Open, git_repo: Path, mod
     terminal.say("/new")
     terminal.until("nothing was asked yet")
     terminal.say("/resume")
-    terminal.until(": play commands")
+    terminal.until(": play commands\n> go on\nshort\n")
     terminal.type(CTRL_D)
     assert terminal.end() == 0
 
