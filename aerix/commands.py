@@ -46,6 +46,9 @@ class Desk(Protocol):
     def between_requests(self, job: Callable[[Work], Sequence[str]]) -> None:
         """Do something with the session, and show what it gives. No request runs: see ``waits``."""
 
+    def diff(self) -> None:
+        """Show what the last request changed. No request runs: see ``waits``."""
+
     def steer(self, text: str) -> None:
         """Send a message into the running turn; where none runs it is a prompt."""
 
@@ -110,6 +113,7 @@ COMMANDS: tuple[Command, ...] = (
         lambda desk, _: desk.between_requests(lambda work: work.undo()),
         waits=True,
     ),
+    Command("diff", "", "what the last request changed in files", lambda desk, _: desk.diff(), waits=True),
     Command(
         "compact",
         "",

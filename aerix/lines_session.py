@@ -299,6 +299,10 @@ class Session:
         """Do something with the session, and show what it gives."""
         self.do("working", lambda _: job(self._work), lambda lines: self.say(*lines))
 
+    def diff(self) -> None:
+        """Show what the last request changed."""
+        self.do("working", lambda _: self._work.diff(), self._front.show)
+
     def do(self, name: str, job: Callable[..., object], shown: Callable[..., object]) -> None:
         """Have the worker do a job; ``shown`` shows what it gives."""
         self._running = name

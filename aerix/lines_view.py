@@ -4,7 +4,7 @@ A line is a list of fragments, each a style and a text; nothing in them controls
 input line and stay; ``live`` is the line that is being written, ``status`` what goes on now.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from aerix.bounds import LINES_DIFF
@@ -186,14 +186,18 @@ class View:
             yield from ([(PLAIN, line)] for line in clean(end.text).rstrip("\n").split("\n"))
         if end.outcome != "done":
             yield [(ERROR, f"{end.outcome}: {one_line(end.reason)}")]
-        yield from diff_lines(end.diff)
-        for path in end.untracked:
-            yield [(DIM, f"untracked: {one_line(path)}")]
-        changed = change_of(end.diff)
-        if changed:
-            yield [(DIM, " · ".join(filter(None, (changed, self._figures.verified))))]
+        yield from change_lines(end.diff, end.untracked, self._figures.verified)
         at = datetime.fromisoformat(end.ts).astimezone().strftime("%H:%M")
         yield [(DIM, f"{self._figures.stats(now)} · {at}")]
+
+
+def change_lines(diff: str, untracked: Iterable[str], verified: str = "") -> Iterator[Line]:
+    """What a request changed: the diff, what it leaves out, and the diff counted; nothing where that is nothing."""
+    yield from diff_lines(diff)
+    for path in untracked:
+        yield [(DIM, f"untracked: {one_line(path)}")]
+    if changed := change_of(diff):
+        yield [(DIM, " · ".join(filter(None, (changed, verified))))]
 
 
 def diff_lines(diff: str) -> list[Line]:

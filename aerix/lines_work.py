@@ -10,7 +10,8 @@ from aerix import __version__, folders
 from aerix.actors import Actor, ChildSpec, Ref, Refused, Supervisor, start, whereis
 from aerix.bounds import LINES_SESSIONS
 from aerix.lines_actors import Post, Shell
-from aerix.lines_last import exchange, last_request
+from aerix.lines_last import Last, exchange, last_request
+from aerix.lines_view import DIM, Line, change_lines
 from aerix.live import STOP_S, Live, Options, User, main_model
 from aerix.pool.protocol import MemberInfo
 from aerix.session import events, index
@@ -174,6 +175,13 @@ class LiveWork:
         except (NoTarget, Lost, GitError) as why:
             return [str(why)]
 
+    def diff(self) -> list[Line]:
+        """What the last request changed, as its end told it."""
+        if not self._begun:
+            return [[(DIM, "nothing was asked in this session yet")]]
+        last = last_request(Reading(self._place().log))
+        return list(change_lines(last.diff, last.untracked)) or [[(DIM, self._no_diff(last))]]
+
     def compact(self) -> Sequence[str]:
         """Have the next request begin by compacting the context."""
         if not self._begun:
@@ -207,6 +215,13 @@ class LiveWork:
 
     def _place(self) -> index.Place:
         return index.Place(index.home(self._project), self.live.session)
+
+    def _no_diff(self, last: Last) -> str:
+        if repository_root(self._cwd) is None:
+            return "there is no diff: this is no git repository"
+        if not self._options.diff:
+            return "there is no diff: --no-diff takes none"
+        return "the last request " + ("changed no files" if last.ended else "did not end, and told no diff")
 
     def _exchange(self) -> list[str]:
         """The last prompt and what was answered, so that one knows where one was."""

@@ -26,6 +26,9 @@ class Desk:
     def steer(self, text: str) -> None:
         self.asked.append(f"steer {text}")
 
+    def diff(self) -> None:
+        self.asked.append("diff")
+
     def quit(self) -> None:
         self.asked.append("quit")
 
@@ -78,8 +81,9 @@ def test_a_command_does_what_the_table_says(desk: Desk, line: str, said: str) ->
 
 def test_commands_of_the_desk_itself(desk: Desk) -> None:
     run(desk, "/steer be  brief")
+    run(desk, "/diff")
     run(desk, "/quit")
-    assert desk.asked == ["steer be  brief", "quit"]
+    assert desk.asked == ["steer be  brief", "diff", "quit"]
 
 
 @pytest.mark.rule("lines.commands")
@@ -91,6 +95,7 @@ def test_commands_of_the_desk_itself(desk: Desk) -> None:
         ("/clear", "there is no /clear; /new is"),
         ("/xyzzy", "there is no /xyzzy; /help names them all"),
         ("/", "there is no /; /help names them all"),
+        ("/dif", "there is no /dif; /diff is"),
         ("/undo everything", "/undo takes nothing after it"),
         ("/steer ", "/steer needs TEXT"),
     ],

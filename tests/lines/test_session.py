@@ -10,12 +10,12 @@ import pytest
 from aerix.actors import Answer, Ref, Refused, StartFailed
 from aerix.agent.asking import AskPermission, AskPlan, Permission, PlanAnswer
 from aerix.lines_session import Session
-from aerix.lines_view import Line, View
+from aerix.lines_view import Line, View, change_of
 from aerix.lines_work import LiveWork, context_lines, in_shell
-from aerix.live import Options, User
+from aerix.live import Live, Options, User
 from aerix.pool.protocol import Segment
 from aerix.session import index
-from aerix.session.events import Note, SessionEnd, SessionStart, line
+from aerix.session.events import Event, Note, SessionEnd, SessionStart, line
 from aerix.session.project import project_key
 from aerix.session.replay import Held
 from aerix.session.show import Show
@@ -87,6 +87,12 @@ class Work:
 
     def shell(self, post: object) -> Ref:
         raise StartFailed("no such folder")
+
+
+class Named:
+    """A live session that has an id."""
+
+    session = "00000003-0000-0000-0000-000000000000"
 
 
 class Table:
@@ -245,22 +251,44 @@ def test_what_steered_too_late_is_the_next_prompt(table: Table) -> None:
 # --- what commands tell -------------------------------------------------------------------------------------------
 
 
+def working(cwd: Path, **options: Any) -> LiveWork:
+    settings = load_settings(cwd)
+    return LiveWork(settings, cwd, Options(**options), cast("User", None), reload=lambda _: settings)
+
+
+def began(title: str) -> SessionStart:
+    return SessionStart(session="s", version="0", cwd="/", project="p", model="m", title=title)
+
+
+@pytest.mark.rule("lines.diff")
+def test_what_the_last_request_changed_is_told_or_why_that_cannot_be(git_repo: Path, tmp_path: Path) -> None:
+    def told(*events: Event, cwd: Path = git_repo, **options: Any) -> list[str]:
+        work = working(cwd, **options)
+        work._live, work._begun = cast("Live", Named()), bool(events)
+        log = index.Place(index.home(project_key(cwd)), Named.session).log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(b"".join(map(line, events)))
+        return list(map(plain, work.diff()))
+
+    begun = began("work")
+    diff = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-old\n+new\x1b[2J\n"
+    shown = told(begun, end(diff=diff, untracked=["a\nb"]))
+    assert shown[-4:] == ["-old", "+new␛[2J", "untracked: a b", change_of(diff)]
+    assert told() == ["nothing was asked in this session yet"]
+    assert told(begun, end(diff=diff), begun, end()) == ["the last request changed no files"]
+    assert told(begun, end(diff=diff), begun) == ["the last request did not end, and told no diff"]
+    assert told(begun, end(), cwd=tmp_path) == ["there is no diff: this is no git repository"]
+    assert told(begun, end(), diff=False) == ["there is no diff: --no-diff takes none"]
+
+
 @pytest.mark.bound("lines.sessions")
 def test_sessions_are_listed_the_latest_first(tmp_path: Path, limit: Limit) -> None:
-    work = LiveWork(
-        load_settings(tmp_path),
-        tmp_path,
-        Options(),
-        cast("User", None),
-        reload=lambda _: load_settings(tmp_path),
-    )
+    work = working(tmp_path)
     assert work.sessions() == ["there is none yet"]
     home = index.home(project_key(tmp_path))
     home.mkdir(parents=True)
     for number in (1, 2):
-        start = SessionStart(
-            session="s", version="0", cwd="/", project="p", model="m", title=f"prompt\x1b {number}"
-        )
+        start = began(f"prompt\x1b {number}")
         over: SessionEnd = end(ts=f"2026-01-0{number}T03:04:05+00:17")
         (home / f"{number:08}-0000-0000-0000-000000000000.jsonl").write_bytes(line(start) + line(over))
     limit("lines.sessions", 1)

@@ -76,6 +76,8 @@ def prompts() -> list[str]:
 
 @pytest.mark.rule("lines.events")
 @pytest.mark.rule("lines.no-json")
+@pytest.mark.rule("lines.last-exchange")
+@pytest.mark.rule("lines.diff")
 def test_a_session_from_its_first_line_to_its_last(open_: Open, git_repo: Path) -> None:
     terminal = open_()
     terminal.say("play first")
@@ -91,9 +93,14 @@ def test_a_session_from_its_first_line_to_its_last(open_: Open, git_repo: Path) 
     ):
         assert line in shown, line
     assert '{"' not in shown
+    terminal.say("/diff")
+    terminal.until("+x\n")
+    terminal.until(" in 1 file\n")
     terminal.say("once more")
     terminal.until("Again.")
     terminal.until_over()
+    terminal.say("/diff")
+    terminal.until("the last request changed no files\n")
     terminal.say("/quit")
     assert terminal.end() == 0
     terminal = open_(args=("--continue",))
