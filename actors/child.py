@@ -23,7 +23,7 @@ from aerix.actors import os_linux
 from aerix.actors.bounds import CHILD_STDERR
 from aerix.actors.log import log
 from aerix.actors.mailbox import wait_readable
-from aerix.actors.wire import Codec, FrameReader, Plain, WireError, pack
+from aerix.actors.wire import Codec, FrameReader, Packed, Plain, WireError, pack
 
 Guard = Literal["kill", "term"]
 """The signal a child gets when its owner dies: KILL for a worker, TERM for a runner, which ends its own children."""
@@ -107,6 +107,7 @@ class Channel:
     def offer(self, call: int, message: Any, *, last: bool = False) -> bool:
         """Send a part of an answer, unless too many wait to be taken: then False, and nothing was sent.
 
+        One that is ``Packed`` reaches the asker so.
         The ``last`` part always goes. Where nobody gets the pieces, it is dropped.
         """
         with self._granted:
@@ -116,7 +117,8 @@ class Channel:
             if left <= 0 and not last:
                 return False
             self._credit[call] = left - 1
-        self._send({"t": "piece", "id": call, "m": self.codec.encode(message)})
+        packed = type(message) is Packed
+        self._send({"t": "piece", "id": call, "m": message.body if packed else self.codec.encode(message)})
         return True
 
     def reply(self, call: int, message: Any) -> None:

@@ -26,7 +26,7 @@ from aerix.actors.child import Guard
 from aerix.actors.log import log
 from aerix.actors.messages import CallCancelled, Cancel, Exit, Refused, Stop, Taken, Tick
 from aerix.actors.spawn import Spawned
-from aerix.actors.wire import Codec, FrameSocket, Plain, WireError
+from aerix.actors.wire import Codec, FrameSocket, Packed, Plain, WireError
 
 _LOOK = object()
 """A timer's token: look whether the child still answers, and gets on."""
@@ -245,7 +245,8 @@ class ProcessActor(Actor):
         self._unanswered, self._moved_at = 0, self.clock.now()
         match frame["t"]:
             case "piece":
-                answer.piece(self._codec.decode(frame["m"]))
+                plain = frame["m"]
+                answer.piece(Packed(plain) if type(plain) is bytes else self._codec.decode(plain))
             case "reply":
                 value = self._codec.decode(frame["m"])
                 del self._open[frame["id"]]

@@ -247,6 +247,18 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Packed:
+    """A message as the body of a CBOR frame. It is passed on as it is, and checked by whoever reads it."""
+
+    body: bytes
+
+    @classmethod
+    def of(cls, plain: Plain) -> "Packed":
+        """Pack a message's map."""
+        return cls(cbor2.dumps(plain))
+
+
 # --- maps and bytes -----------------------------------------------------------------------------------------------
 
 
@@ -425,9 +437,9 @@ class FrameSocket:
         """The socket's descriptor."""
         return self.sock.fileno()
 
-    def send(self, plain: Plain) -> None:
+    def send(self, message: Plain | Packed) -> None:
         """Send, or keep what does not fit. Raises WireError ``peer_stuck`` over the buffer's bound, OSError."""
-        data = (pack_json if self.reader.json else pack)(plain, self.reader.limit)
+        data = self._frame(message)
         if self._out:
             # One frame may always wait: it is bounded by itself.
             if len(self._out) > WRITE_BUFFER.count:
@@ -443,6 +455,13 @@ class FrameSocket:
         if sent < len(data):
             self._out += memoryview(data)[sent:]
             self._on_writable(True)
+
+    def _frame(self, message: Plain | Packed) -> bytes:
+        if isinstance(message, Packed):
+            if not self.reader.json:
+                return _framed(message.body, self.reader.limit)
+            message = unpack(message.body)
+        return (pack_json if self.reader.json else pack)(message, self.reader.limit)
 
     def flush(self) -> None:
         """Write what waits; call it when the socket is writable."""

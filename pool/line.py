@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from aerix.actors import Actor
-from aerix.actors.wire import FrameSocket, Plain, WireError
+from aerix.actors.wire import FrameSocket, Packed, Plain, WireError
 from aerix.pool.protocol import CODEC
 
 
@@ -65,17 +65,14 @@ class Line:
                 self._hand_on_all()
 
     def send(self, message: Any, answers: int | None = None) -> None:
-        """Send a message; ``answers`` is the request id that it carries, in place of its own.
+        """Send a message; ``answers`` is the request id that it carries, in place of its own (not of one that is packed).
 
         Never raises: a line that cannot take it ends, which the listener is told afterwards.
         """
         if not self.open or self._broken is not None:
             return
-        plain = CODEC.encode(message)
-        if answers is not None:
-            plain["id"] = answers
         try:
-            self._frames.send(plain)
+            self._frames.send(message if isinstance(message, Packed) else _plain(message, answers))
         except (WireError, OSError) as error:
             self._break(error)
 
@@ -158,6 +155,13 @@ class Line:
             self._told = True
             self._came.clear()
             self.listener.ended(self, error)
+
+
+def _plain(message: Any, answers: int | None) -> Plain:
+    plain = CODEC.encode(message)
+    if answers is not None:
+        plain["id"] = answers
+    return plain
 
 
 def _as_wire(error: OSError) -> WireError:

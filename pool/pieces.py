@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from aerix.actors.child import Channel
-from aerix.pool.protocol import Token
+from aerix.actors.wire import Packed
+from aerix.pool.protocol import CODEC, Token
 
 
 class Pieces:
@@ -25,10 +26,15 @@ class Pieces:
             piece = replace(
                 piece, tokens=[*self._kept.tokens, *piece.tokens], data=self._kept.data + piece.data
             )
-        self._kept = None if self._channel.offer(self._call, piece) else piece
+        self._kept = None if self._channel.offer(self._call, _packed(piece)) else piece
 
     def flush(self) -> None:
         """Send what was kept, before the last word."""
         if self._kept is not None:
-            self._channel.offer(self._call, self._kept, last=True)
+            self._channel.offer(self._call, _packed(self._kept), last=True)
             self._kept = None
+
+
+def _packed(token: Token) -> Packed:
+    """It has its client's number already: the daemon passes it on as it is."""
+    return Packed.of(CODEC.encode(token))

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 
 from aerix.actors.child import Channel
-from aerix.actors.wire import FrameReader, pack
+from aerix.actors.wire import FrameReader, Packed, pack
 from aerix.pool.protocol import (
     CODEC,
     VERSION,
@@ -45,7 +45,8 @@ def body(channel: Channel, _: dict[str, Any]) -> None:
         if isinstance(message, Generate):
             for _ in range(COUNT):
                 pause()
-                channel.piece(incoming.id, Token(0, [1], _STAMP.pack(monotonic())))
+                token = Token(incoming.message.id, [1], _STAMP.pack(monotonic()))
+                channel.piece(incoming.id, Packed.of(CODEC.encode(token)))
             channel.reply(incoming.id, Done(0, "stop", "", [], Usage(0, 0, 0, "none", 0, 0, 0), ""))
         elif isinstance(message, ContextCreate):
             channel.reply(incoming.id, ContextState(0, "c", [], 0, 0))

@@ -13,7 +13,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from aerix.actors.wire import Codec, FrameReader, FrameSocket, Plain, WireError, pack, pack_json, unpack
+from aerix.actors.wire import (
+    Codec,
+    FrameReader,
+    FrameSocket,
+    Packed,
+    Plain,
+    WireError,
+    pack,
+    pack_json,
+    unpack,
+)
 from aerix.pool import protocol
 
 MIB = 1024 * 1024
@@ -447,6 +457,17 @@ def test_answers_take_the_form_of_the_questions(end: End) -> None:
     assert end.frames.receive() == [{"a": 1}]
     end.frames.send({"b": b"bytes"})
     assert json.loads(end.peer.recv(100)[4:]) == {"b": "bytes"}
+
+
+@pytest.mark.rule("protocol.passed-on")
+def test_a_packed_message_goes_out_as_it_is_but_for_a_peer_that_speaks_json(end: End) -> None:
+    plain = {"type": "Token", "id": 7, "tokens": [1], "data": b" a", "thinking": False}
+    end.frames.send(Packed(pack(plain)[4:]))
+    assert end.peer.recv(1000) == pack(plain)
+    end.peer.sendall(pack_json({"type": "Status", "id": 1}))
+    assert end.frames.receive()
+    end.frames.send(Packed.of(plain))
+    assert end.peer.recv(1000) == pack_json(plain)
 
 
 @pytest.mark.rule("process.last-frame-heard")

@@ -9,7 +9,7 @@ from typing import Any
 
 from aerix.actors import Actor, Call, Exit, Piece, Ref, Refused, Reply, launch, on
 from aerix.actors.process import ProcessActor
-from aerix.actors.wire import Plain
+from aerix.actors.wire import Packed, Plain, unpack
 from aerix.pool import protocol as p
 from aerix.pool.workerargs import WorkerArgs
 
@@ -78,8 +78,11 @@ class _Owner(Actor):
     @on(Piece)
     def _piece(self, message: Piece) -> None:
         asked = self._asked[message.token]
+        value = message.value
+        if isinstance(value, Packed):
+            value = p.CODEC.decode(unpack(value.body))
         with asked.changed:
-            asked.pieces.append(message.value)
+            asked.pieces.append(value)
             asked.changed.notify_all()
 
     @on(Reply)

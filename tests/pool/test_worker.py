@@ -11,6 +11,7 @@ import pytest
 
 from aerix.actors.bounds import CHILD_CREDIT
 from aerix.actors.child import Channel, ChannelClosed, IncomingCall
+from aerix.actors.wire import unpack
 from aerix.pool import protocol as p
 from aerix.pool import worker as under_test
 from aerix.pool.generation import Bench
@@ -19,6 +20,7 @@ from aerix.pool.scripted import ScriptedEngine
 from aerix.pool.template import Template
 from aerix.pool.workerargs import WorkerArgs
 from tests.conftest import Limit
+from tests.pool import owner
 from tests.pool.desk import Scripts, no_model
 from tests.pool.owner import Owner, worker
 
@@ -68,6 +70,19 @@ def test_contexts_are_changed_and_counted_while_a_generation_computes(play: Any)
         assert running.result().usage.prompt_tokens < state.tokens + state.opening, (
             "it sees the context as it was"
         )
+
+
+@pytest.mark.rule("protocol.passed-on")
+def test_a_token_leaves_its_worker_packed_for_its_client(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[bytes] = []
+    monkeypatch.setattr(owner, "unpack", lambda body: packed.append(body) or unpack(body))
+    with play({"text": "Hi"}) as one:
+        asked = generate(one, one.create(HI), max_tokens=10)
+        assert asked.result().text == "Hi"
+    found = [p.CODEC.decode(unpack(body)) for body in packed]
+    assert found == [piece for piece in asked.pieces if isinstance(piece, p.Token)]
+    assert [token.id for token in found] == [5] * len(found)
+    assert b"".join(token.data for token in found) == b"Hi"
 
 
 @pytest.mark.rule("contexts.generate-appends")
