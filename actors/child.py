@@ -104,11 +104,11 @@ class Channel:
         while not self.offer(call, message) and call not in self._cancelled:
             self._wait_for_credit(call)
 
-    def offer(self, call: int, message: Any, *, last: bool = False) -> bool:
+    def offer(self, call: int, message: Any, *, last: bool = False, packed: bool = False) -> bool:
         """Send a part of an answer, unless too many wait to be taken: then False, and nothing was sent.
 
-        One that is ``Packed`` reaches the asker so.
-        The ``last`` part always goes. Where nobody gets the pieces, it is dropped.
+        The ``last`` part always goes. Where nobody gets the pieces, it is dropped. It reaches the asker as ``Packed``
+        where that is wanted.
         """
         with self._granted:
             left = self._credit.get(call)
@@ -117,8 +117,8 @@ class Channel:
             if left <= 0 and not last:
                 return False
             self._credit[call] = left - 1
-        packed = type(message) is Packed
-        self._send({"t": "piece", "id": call, "m": message.body if packed else self.codec.encode(message)})
+        plain = self.codec.encode(message)
+        self._send({"t": "piece", "id": call, "m": Packed.of(plain).body if packed else plain})
         return True
 
     def reply(self, call: int, message: Any) -> None:

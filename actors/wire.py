@@ -311,28 +311,9 @@ def _refuse_tag(_decoder: object, tag: object = None) -> Any:
 
 
 # Tags that cbor2 decodes by itself (RFC 8949 and the registry), each refused; the hook refuses all others.
-_TAGS = dict.fromkeys(
-    (
-        *range(6),
-        25,
-        28,
-        29,
-        30,
-        *range(21, 25),
-        *range(31, 38),
-        52,
-        54,
-        100,
-        256,
-        258,
-        260,
-        261,
-        1004,
-        43000,
-        55799,
-    ),
-    _refuse_tag,
-)
+_TAGS = dict.fromkeys((
+    *range(6), *range(21, 26), *range(28, 38), 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799,
+), _refuse_tag)  # fmt: skip
 
 
 def _unpack_cbor(body: bytes, depth: int) -> Any:

@@ -112,7 +112,7 @@ class Connection(Actor):
         self._open: dict[int, _Open] = {}
         self._contexts: dict[str, str] = {}
         """The member of each context of this control connection."""
-        self._held = _Held("", "")
+        self._held: _Held | None = None
         """On a generation's connection, the context that it asked for last: the next turn is most likely of it too."""
         self._used: set[str] = set()
         """The members that this control connection has loaded, or made a context on."""
@@ -219,7 +219,7 @@ class Connection(Actor):
         elif self._owner is not None:
             if not isinstance(request, p.Generate):
                 raise Refused("wrong_connection", "a generation's connection takes Generate and Cancel only")
-            if request.context == self._held.context:
+            if self._held is not None and request.context == self._held.context:
                 self._ask(_worker(self._held.member), request)
             else:
                 self._ask(self._owner, request, _Owned(request, self.ref))

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 from aerix.actors.child import Channel
-from aerix.actors.wire import Packed
-from aerix.pool.protocol import CODEC, Token
+from aerix.pool.protocol import Token
 
 
 class Pieces:
-    """What is told of one generation as it goes. Tokens that a client does not take are put together until it does."""
+    """What is told of one generation as it goes. Tokens that a client does not take are put together until it does.
+
+    A token has its client's number already: it is packed here, and the daemon passes it on as it is.
+    """
 
     def __init__(self, channel: Channel, call: int) -> None:
         self._channel = channel
@@ -26,15 +28,10 @@ class Pieces:
             piece = replace(
                 piece, tokens=[*self._kept.tokens, *piece.tokens], data=self._kept.data + piece.data
             )
-        self._kept = None if self._channel.offer(self._call, _packed(piece)) else piece
+        self._kept = None if self._channel.offer(self._call, piece, packed=True) else piece
 
     def flush(self) -> None:
         """Send what was kept, before the last word."""
         if self._kept is not None:
-            self._channel.offer(self._call, _packed(self._kept), last=True)
+            self._channel.offer(self._call, self._kept, last=True, packed=True)
             self._kept = None
-
-
-def _packed(token: Token) -> Packed:
-    """It has its client's number already: the daemon passes it on as it is."""
-    return Packed.of(CODEC.encode(token))

@@ -18,7 +18,8 @@ from time import monotonic
 from typing import Any
 
 from aerix.actors.child import Channel
-from aerix.actors.wire import FrameReader, Packed, pack
+from aerix.actors.wire import FrameReader, pack
+from aerix.pool.pieces import Pieces
 from aerix.pool.protocol import (
     CODEC,
     VERSION,
@@ -43,10 +44,10 @@ def body(channel: Channel, _: dict[str, Any]) -> None:
     while (incoming := channel.receive()) is not None:
         message = getattr(incoming, "message", None)
         if isinstance(message, Generate):
+            pieces = Pieces(channel, incoming.id)
             for _ in range(COUNT):
                 pause()
-                token = Token(incoming.message.id, [1], _STAMP.pack(monotonic()))
-                channel.piece(incoming.id, Packed.of(CODEC.encode(token)))
+                pieces.send(Token(message.id, [1], _STAMP.pack(monotonic())))
             channel.reply(incoming.id, Done(0, "stop", "", [], Usage(0, 0, 0, "none", 0, 0, 0), ""))
         elif isinstance(message, ContextCreate):
             channel.reply(incoming.id, ContextState(0, "c", [], 0, 0))

@@ -251,6 +251,23 @@ def test_a_generation_has_a_connection_of_its_own_with_its_owners_token(
     assert apart.ask("ContextRead", context=context)["code"] == "wrong_connection"
 
 
+@pytest.mark.rule("contexts.unknown-refused")
+def test_a_generations_connection_knows_no_context_that_its_owner_has_not(
+    pool: Daemons, script: Scripts, wire: Open
+) -> None:
+    ref = script({"text": "fine"})
+    control = wire(pool(ref).socket)
+    owner = control.hello()["owner"]
+    context = control.create(ref)
+    apart = wire(pool.socket)
+    apart.hello(owner=owner)
+    assert apart.ask("Generate", context="", max_tokens=10)["code"] == "unknown_context"
+    assert apart.ask("Generate", context=context, max_tokens=10)["type"] == "Done"
+    assert apart.ask("Generate", context="", max_tokens=10)["code"] == "unknown_context"
+    control.ask("ContextDrop", context=context)
+    assert apart.ask("Generate", context=context, max_tokens=10)["code"] == "unknown_context"
+
+
 @pytest.mark.rule("protocol.owner-token")
 @pytest.mark.parametrize("token", ["", "1", "999-abc", "1-wrong", "x-y"])
 def test_a_wrong_owner_token_is_refused(pool: Daemons, wire: Open, token: str) -> None:

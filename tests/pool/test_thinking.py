@@ -16,16 +16,10 @@ from aerix.pool.thinking import Closing, Opening, opening
 from tests.pool.daemons import Clients, Daemons, Wire
 from tests.pool.desk import Desk
 from tests.pool.test_client import At, on_context, status
+from tests.pool.test_scripted import JSON
 
 TURN = {"thought": "hm", "final": "It is done."}
 TEXT = json.dumps(TURN, separators=(",", ":"))
-SCHEMA = {
-    "type": "object",
-    "properties": {"thought": {"type": "string"}, "final": {"type": "string"}},
-    "required": ["thought", "final"],
-    "additionalProperties": False,
-}
-JSON = p.Constraint(schema=json.dumps(SCHEMA))
 STEP = {"thinking": "I see.", "turn": TURN}
 CLOSED = "</think>\n\n"
 
