@@ -5,9 +5,11 @@ import fcntl
 import os
 import select
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from aerix.actors.bounds import SWEEPS
@@ -24,6 +26,25 @@ def pidfd_open(pid: int) -> int:
     fd = os.pidfd_open(pid)
     os.set_inheritable(fd, False)
     return fd
+
+
+def lock(fd: int, within_s: float, every_s: float, waits: Callable[[], object] | None = None) -> bool:
+    """Lock a file for this process alone; whether it could be had in time. ``waits`` is called once, where another has it.
+
+    Nothing tells that a lock is free in a bounded time: it is looked at every so often.
+    """
+    by, nothing = monotonic() + within_s, threading.Event()
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if monotonic() >= by:
+                return False
+        if waits is not None:
+            waits()
+            waits = None
+        nothing.wait(every_s)
 
 
 def die_with_parent(sig: signal.Signals, parent: int) -> None:

@@ -4,15 +4,12 @@ What a user allows for ever while working is kept in ``permissions.toml`` beside
 nothing that somebody wrote by hand is written over. A lock beside it holds off every other Aerix that adds to it.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import ETIMEDOUT
 from pathlib import Path
-from threading import Event
-from time import monotonic
 
 from aerix import folders, regular
 from aerix.bounds import SETTINGS_FILE, SETTINGS_LOCK
@@ -68,25 +65,16 @@ def keep_rules(rules: Iterable[str]) -> str:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """No other Aerix adds to the file meanwhile. The lock's file stays: one that was removed would lock nobody out."""
-    lock = folders.private(path.parent) / f".{path.name}.lock"
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    from aerix.actors.os_linux import lock
+
+    beside = folders.private(path.parent) / f".{path.name}.lock"
+    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        _lock(descriptor)
+        if not lock(descriptor, SETTINGS_LOCK.value, _LOOK_S):
+            raise TimeoutError(ETIMEDOUT, f"another aerix has held it for {SETTINGS_LOCK.value:g} s")
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    by = monotonic() + SETTINGS_LOCK.value
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if monotonic() >= by:
-                why = f"another aerix has held it for {SETTINGS_LOCK.value:g} s"
-                raise TimeoutError(ETIMEDOUT, why) from None
-            Event().wait(_LOOK_S)
 
 
 def _kept(path: Path) -> list[str]:

@@ -1,13 +1,13 @@
 """What fetching from anywhere needs: one at a time in a folder, and progress that is told and not flooded."""
 
 import contextlib
-import fcntl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 
 from aerix.actors import Refused
+from aerix.actors.os_linux import lock
 from aerix.pool.bounds import PULL_LOCK
 
 Progress = Callable[[str], None]
@@ -28,24 +28,14 @@ def alone(folder: Path, name: str, progress: Progress, failed: Callable[[str], R
 
     Raises what ``failed`` makes of the reason.
     """
-    with (folder / ".pull.lock").open("a") as lock:
-        started, told = monotonic(), False
-        while not _locked(lock.fileno()):
-            if not told:
-                progress(f"another aerix is fetching {name}; waiting for it")
-                told = True
-            if monotonic() - started > PULL_LOCK.value:
-                raise failed(f"another process has held {lock.name} for {PULL_LOCK.value:g} s")
-            pause(LOOK_EVERY)
+    with (folder / ".pull.lock").open("a") as file:
+
+        def waits() -> None:
+            progress(f"another aerix is fetching {name}; waiting for it")
+
+        if not lock(file.fileno(), PULL_LOCK.value, LOOK_EVERY, waits):
+            raise failed(f"another process has held {file.name} for {PULL_LOCK.value:g} s")
         yield
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class Meter:
