@@ -345,6 +345,7 @@ PROMPT_STEP = Bound(
     "more steps",
 )
 REPLY_SLICE = Bound("worker.reply-slice", 64, "rows of a reply a step", "worker", "wait", "more steps")
+DRAFT = Bound("worker.draft", 8, "tokens drafted a step", "worker", "cut", "drawn one by one", least=0)
 SCHEMA_STATES = Bound(
     "worker.schema-states", 50_000, "states of its lexer", "worker", "refuse", "refused: bad_constraint"
 )
@@ -390,7 +391,7 @@ THINKING = Bound(
 UNSCORED = Bound("worker.unscored", 8, "tokens of a OneOf that is not scored", "worker", "cut", "no choice")
 
 WORKER_ROWS = (
-    BATCH, SEQUENCES, CONTEXTS, QUEUE, PASSED_OVER, PROMPT_SLICE, PROMPT_STEP, REPLY_SLICE, SEGMENTS, SCHEMA, SCHEMA_STATES, SCHEMA_FUEL, SCHEMA_ITEMS, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
+    BATCH, SEQUENCES, CONTEXTS, QUEUE, PASSED_OVER, PROMPT_SLICE, PROMPT_STEP, REPLY_SLICE, DRAFT, SEGMENTS, SCHEMA, SCHEMA_STATES, SCHEMA_FUEL, SCHEMA_ITEMS, TEXTS, SCRIPT, TEMPLATE_TIME, TEMPLATE_START, TEMPLATE_TEXT, TEMPLATE_MEMORY,
     THINKING, UNSCORED, CHUNK, IDLE_ROWS, DISK, DISK_HEADER, DISK_QUEUE, DISK_QUIET, DISK_CLOSE, SNAPSHOTS,
 )  # fmt: skip
 

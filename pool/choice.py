@@ -59,7 +59,7 @@ class Choice:
         """See Generation."""
         return len(self._bench.shelf.tokens(self._leased.sequence)) < len(self.job.prompt.tokens) - 1
 
-    def rows(self, limit: int) -> list[Row]:
+    def rows(self, limit: int, _ahead: int = 0, /) -> list[Row]:
         """First the prompt's, then those of the texts."""
         if not self._scores:
             sequence, tokens = self._leased.sequence, self.job.prompt.tokens

@@ -104,10 +104,11 @@ def _work_lines(member: "MemberInfo") -> list[str]:
         return []
     filled = done.prompt_tokens - done.resumed_tokens
     prompts = f"prompts {done.prompt_tokens} tokens, {done.resumed_tokens} of them resumed"
+    drafted = f", {done.drafted_tokens} of them drafted" if done.drafted_tokens else ""
     return [
         f"generations {done.generations} ({done.cancelled} cancelled), refused {done.refused}",
         f"{prompts}, the others {_rate(filled, done.fill_ms)}",
-        f"generated {done.generated_tokens} tokens, {_rate(done.generated_tokens, done.decode_ms)}",
+        f"generated {done.generated_tokens} tokens{drafted}, {_rate(done.generated_tokens, done.decode_ms)}",
     ]
 
 

@@ -64,6 +64,10 @@ class Json:
         """Whether the token may come next: far cheaper than all that may. Not for a value that is whole already."""
         return bool(self._matcher.validate_tokens([token]))
 
+    def fitting(self, tokens: list[int]) -> int:
+        """How many of the tokens may come next, one behind the other."""
+        return int(self._matcher.validate_tokens(tokens))
+
     def allowed(self) -> "Bits":
         """Which tokens may come next, one entry a token; a token that ends the turn is among them if it may end."""
         words = self._words

@@ -293,6 +293,7 @@ class LlamaEngine:
             batch=batch,
             threads=threads,
             engine=f"llama-cpp-python {llama_cpp.__version__}",
+            drafts=True,
             chunk=_chunk(llama_cpp.llama_model_n_swa(self._model.pointer)),
         )
         self._threads = threads

@@ -13,7 +13,8 @@ from aerix.actors import Refused
 from aerix.pool import protocol as p
 from aerix.pool.constraint import Json
 from aerix.pool.contexts import Prompt
-from aerix.pool.prefix import Lease
+from aerix.pool.draft import Drafts
+from aerix.pool.prefix import Lease, common
 from aerix.pool.rows import (
     Aborted,
     Engine,
@@ -91,6 +92,12 @@ class Bench:
                     raise EngineFailed("a sequence cannot be cut after an interrupted step") from None
             raise
 
+    def keep(self, sequence: int, drafted: list[int], right: int) -> None:
+        """Of the rows that were drafted behind the sequence, the first so many count; the others are cut."""
+        self.store.commit(sequence, drafted[:right])
+        if right < len(drafted) and not self.engine.cut(sequence, len(self.shelf.tokens(sequence))):
+            raise EngineFailed("a sequence cannot be cut behind a draft")
+
     def release(self, sequence: int, *, keep: bool = True) -> None:
         """See Shelf.release. Rows that the engine has computed and nobody counted are cut."""
         whole = self.engine.cut(sequence, len(self.shelf.tokens(sequence)))
@@ -112,8 +119,8 @@ class Generation(Protocol):
         """Whether more of the prompt is to be computed than the row that is asked what comes next."""
         ...
 
-    def rows(self, limit: int) -> list[Row]:
-        """The next rows to compute, at most ``limit``."""
+    def rows(self, limit: int, ahead: int = 0, /) -> list[Row]:
+        """The next rows to compute, at most ``limit``; so many of them ``ahead`` of what is known, if that is worth it."""
         ...
 
     def take(self, rows: list[Row], logits: "list[Logits]") -> None:
@@ -180,6 +187,10 @@ class Turn:
         self._forced = 0
         self._lease: Lease | None = None
         self._times = Times()
+        facts = bench.engine.facts
+        self._drafts = Drafts(facts.window) if facts.drafts and facts.cuttable else None
+        self._drafted: list[int] = []
+        self._right = 0
         check_window(job, bench.engine.facts.window, job.request.max_tokens, len(self._generated))
         self._json = self._constraint()
 
@@ -207,20 +218,24 @@ class Turn:
         """See Generation."""
         return len(self._bench.shelf.tokens(self._leased.sequence)) < len(self._prompt) - 1
 
-    def rows(self, limit: int) -> list[Row]:
-        """What is known and not yet computed; the last of it is asked what comes next."""
+    def rows(self, limit: int, ahead: int = 0, /) -> list[Row]:
+        """What is known and not yet computed; the last of it, and what is drafted, is asked what comes next."""
         sequence = self._leased.sequence
         at, total = len(self._bench.shelf.tokens(sequence)), self._total
         end = self._bench.store.until(sequence, min(at + limit, total))
-        tokens = enumerate(self._known(at, end), at)
-        return [Row(token, i, sequence, i == total - 1) for i, token in tokens]
+        tokens = self._known(at, end)
+        self._drafted = self._draft(min(limit - len(tokens), ahead)) if end == total else []
+        return [
+            Row(token, i, sequence, i >= total - 1) for i, token in enumerate([*tokens, *self._drafted], at)
+        ]
 
     def take(self, rows: list[Row], logits: "list[Logits]") -> None:
         """See Generation: count the rows, then draw, or tell how far the prompt is."""
-        self._bench.store.commit(self._leased.sequence, [row.token for row in rows])
+        known = rows[: len(rows) - len(self._drafted)]
+        self._bench.store.commit(self._leased.sequence, [row.token for row in known])
         if logits:
             self._times.filled()
-            self._draw(logits[0])
+            self._go_on(logits)
         else:
             start, total = self._leased.start, self._total
             self._send(p.Progress(self.job.request.id, rows[-1].position + 1 - start, total - start))
@@ -277,6 +292,32 @@ class Turn:
         before = len(self._prompt)
         reply = [*self._thought(), *self._generated][max(start - before, 0) : max(end - before, 0)]
         return [*self._prompt[start:end], *reply]
+
+    def _draft(self, most: int) -> list[int]:
+        """What may come next and the schema allows; a reply that is full draws its last token itself."""
+        left = self.job.request.max_tokens - len(self._generated)
+        if self._thoughts:
+            left += self._thoughts.left
+        most = min(most, left - 1)
+        if self._drafts is None or most < 1:
+            return []
+        self._drafts.extend(self._known(len(self._drafts), self._total))
+        drafted = self._drafts.next(most)
+        if drafted and self._json and not self._thinks:
+            del drafted[self._json.fitting(drafted) :]
+        return drafted
+
+    def _go_on(self, logits: "list[Logits]") -> None:
+        """Draw what comes next, and behind each drafted token that this turns out to be, what comes after it."""
+        base, drafted, right = self._total, self._drafted, 0
+        for _ in logits:
+            self._draw(logits[right])
+            known = self._known(base, self._total)
+            more = common(known, drafted) - right
+            right, self._right = right + more, self._right + more
+            if self.done or right < len(known):
+                break
+        self._bench.keep(self._leased.sequence, drafted, right)
 
     def _draw(self, logits: "Logits") -> None:
         json = None if self._thinks else self._json
@@ -345,7 +386,7 @@ class Turn:
         usage = self._times.usage(
             len(self._prompt), thought + len(self._generated), self._lease, self._forced
         )
-        return replace(usage, thinking_tokens=thought)
+        return replace(usage, thinking_tokens=thought, drafted_tokens=self._right)
 
 
 class Times:

@@ -25,6 +25,12 @@ _MEMBER: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[MemberInfo
     ("prompt_tokens_total", "counter", "Tokens of prompts.", lambda m: m.totals.prompt_tokens),
     ("prompt_tokens_resumed_total", "counter", "Those found computed.", lambda m: m.totals.resumed_tokens),
     ("generated_tokens_total", "counter", "Tokens that were generated.", lambda m: m.totals.generated_tokens),
+    (
+        "generated_tokens_drafted_total",
+        "counter",
+        "Those that were drafted.",
+        lambda m: m.totals.drafted_tokens,
+    ),
     ("prompt_seconds_total", "counter", "Seconds of filling prompts.", lambda m: m.totals.fill_ms / 1000),
     ("decode_seconds_total", "counter", "Seconds of generating.", lambda m: m.totals.decode_ms / 1000),
     ("resident_memory_bytes", "gauge", "Memory of the worker.", lambda m: resident_bytes(m.pid)),

@@ -87,6 +87,8 @@ class Usage:
     forced_tokens: int = 0
     thinking_tokens: int = 0
     """Those of ``completion_tokens`` that came before the answer."""
+    drafted_tokens: int = 0
+    """Those of ``completion_tokens`` that were computed before they were known, and were right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Totals:
     """What a member's worker has done since it came up; times are those of each generation, summed, in ms.
 
     ``generations`` have ended, the ``cancelled`` among them; ``refused`` never began. Of ``prompt_tokens``,
-    ``resumed_tokens`` were found computed.
+    ``resumed_tokens`` were found computed; of ``generated_tokens``, ``drafted_tokens`` were drafted, and right.
     """
 
     generations: int = 0
@@ -103,6 +105,7 @@ class Totals:
     prompt_tokens: int = 0
     resumed_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
     fill_ms: float = 0.0
     decode_ms: float = 0.0
 

@@ -116,6 +116,8 @@ class EngineFacts:
     """Whether the probabilities that it tells are those of a model."""
     cuttable: bool = True
     """Whether a sequence can be cut at any row."""
+    drafts: bool = False
+    """Whether tokens that may come next are worth computing before they are known to."""
     chunk: int = 256
     """Rows that a snapshot holds at most, where a sequence can be cut."""
     row_bytes: int = 0

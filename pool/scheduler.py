@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aerix.actors import Refused
 from aerix.pool import protocol as p
-from aerix.pool.bounds import PASSED_OVER, PROMPT_SLICE, PROMPT_STEP, REPLY_SLICE
+from aerix.pool.bounds import DRAFT, PASSED_OVER, PROMPT_SLICE, PROMPT_STEP, REPLY_SLICE
 from aerix.pool.generation import Bench, Generation, Job, start
 from aerix.pool.prefix import common
 from aerix.pool.rows import Failed, OutOfRoom, Row
@@ -152,9 +152,11 @@ class Scheduler:
         """Everybody's next rows, and a slice of the prompts, the one that has waited longest first."""
         room = self._bench.engine.facts.batch
         batch: list[tuple[_Running, list[Row]]] = []
-        for one in self._running:
-            if not one.filling and room:
-                batch.append((one, one.generation.rows(min(room, REPLY_SLICE.count))))
+        replies = [one for one in self._running if not one.filling]
+        ahead = DRAFT.count // max(len(replies), 1)
+        for one in replies:
+            if room:
+                batch.append((one, one.generation.rows(min(room, REPLY_SLICE.count), ahead)))
                 room -= len(batch[-1][1])
         if batch:
             room = min(room, self._slice(beside=sum(len(rows) for _, rows in batch)))

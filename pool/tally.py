@@ -27,6 +27,7 @@ class Tally:
                 prompt_tokens=old.prompt_tokens + usage.prompt_tokens,
                 resumed_tokens=old.resumed_tokens + usage.recomputed_from,
                 generated_tokens=old.generated_tokens + usage.completion_tokens,
+                drafted_tokens=old.drafted_tokens + usage.drafted_tokens,
                 fill_ms=old.fill_ms + usage.fill_ms,
                 decode_ms=old.decode_ms + usage.decode_ms,
             )

@@ -17,9 +17,8 @@ from aerix.pool.client import PoolSettings
 from tests.conftest import ROOT
 from tests.pool.daemons import AERIX, PATIENCE
 from tests.runs import Aerix, Finished, Running, call, calls, daemon, final, of, play, session_log  # noqa: F401
-from tests.tools.waiting import is_gone, pid_in, until
+from tests.tools.waiting import A_SECOND, is_gone, pid_in, until
 
-A_SECOND = 1.0
 STUBBORN = "trap '' TERM INT; echo $$ > pid; while :; do sleep 0.05; done"
 
 PLAYS: dict[str, list[dict[str, Any]]] = {

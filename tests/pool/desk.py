@@ -27,6 +27,7 @@ class Desk:
         self.pieces: list[Any] = []
         self.batches: list[int] = []
         self.context = ""
+        self.ahead = 0
 
     def create(self, *segments: p.Segment) -> p.ContextState:
         state = self.contexts.handle(p.ContextCreate(1, "m", list(segments)))
@@ -49,7 +50,7 @@ class Desk:
         return generation
 
     def step(self, generation: Generation) -> None:
-        rows = generation.rows(self.engine.facts.batch)
+        rows = generation.rows(self.engine.facts.batch, self.ahead)
         self.batches.append(len(rows))
         try:
             generation.take(rows, self.bench.decode(rows))

@@ -51,9 +51,9 @@ class At:
 
     def __call__(self, event: object) -> None:
         self.events.append(event)
-        if isinstance(event, p.Token):
-            self._left -= 1
-            if self._left == 0:
+        if isinstance(event, p.Token) and self._left > 0:
+            self._left -= len(event.tokens)  # several may come together
+            if self._left <= 0:
                 self._act()
 
     @property
@@ -164,10 +164,9 @@ def test_a_killed_worker_costs_a_generation_nothing(
     done = on_context(client.runner(), link, ref, lambda context: context.generate(100, on_event=heard))
     assert (done.text, done.stop) == (TEXT, "stop")
     assert heard.text == TEXT
-    assert heard.lost == ["member_restarted"]
+    assert heard.lost == ["member_restarted"] or (at == len(TEXT) and not heard.lost)  # all was there in time
     assert bytes(done.tokens).decode() == TEXT
-    (member,) = status(link).members
-    assert (member.restarts, member.state) == (1, "ready")
+    until(lambda: (status(link).members[0].restarts, status(link).members[0].state) == (1, "ready"))
 
 
 @pytest.mark.rule("pool.one-way-back")

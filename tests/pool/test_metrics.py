@@ -17,7 +17,7 @@ from tests.pool.test_cli import aerix
 
 Open = Callable[..., Wire]
 SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?[0-9.e+-]+)')
-INFO = p.MemberInfo("m", "ready", totals=p.Totals(4, 1, 2, 100, 40, 50, 500.0, 1000.0))
+INFO = p.MemberInfo("m", "ready", totals=p.Totals(4, 1, 2, 100, 40, 50, 20, 500.0, 1000.0))
 STATUS = p.PoolStatus(0, "0.1.0", 1, 12.5, "/s", 3, [INFO, p.MemberInfo('odd "na\\me"\n', "failed")])
 
 
@@ -61,6 +61,7 @@ def test_figures_are_those_of_the_status() -> None:
         'aerix_member_prompt_tokens_total{member="m"} 100',
         'aerix_member_prompt_tokens_resumed_total{member="m"} 40',
         'aerix_member_generated_tokens_total{member="m"} 50',
+        'aerix_member_generated_tokens_drafted_total{member="m"} 20',
         'aerix_member_prompt_seconds_total{member="m"} 0.5',
         'aerix_member_decode_seconds_total{member="m"} 1',
         'aerix_member_contexts{member="odd \\"na\\\\me\\"\\n"} 0',
@@ -77,11 +78,11 @@ def test_a_pool_without_members_has_metrics_of_its_own_only() -> None:
 
 def test_a_tally_adds_up_what_generations_cost_and_not_what_never_began() -> None:
     tally = Tally()
-    tally.done(done(10, 4, 5))
+    tally.done(replace(one := done(10, 4, 5), usage=replace(one.usage, drafted_tokens=5)))
     tally.done(done(20, 0, 3, "cancelled"))
     tally.done(done(1000, 0, 0, "cancelled"))
     tally.refused()
-    assert tally.totals == p.Totals(3, 2, 1, 30, 4, 8, 20.0, 40.0)
+    assert tally.totals == p.Totals(3, 2, 1, 30, 4, 8, 5, 20.0, 40.0)
 
 
 @pytest.mark.rule("pool.status")
@@ -90,7 +91,7 @@ def test_a_member_shows_its_rates_and_why_it_was_restarted() -> None:
     for part in (
         "generations 4 (1 cancelled), refused 2",
         "prompts 100 tokens, 40 of them resumed, the others 120.0 a second",
-        "generated 50 tokens, 50.0 a second",
+        "generated 50 tokens, 20 of them drafted, 50.0 a second",
         "restarts 1",
         "last restart: its worker ended: signal SIGSEGV",
     ):

@@ -208,7 +208,7 @@ def test_a_daemon_tells_a_turns_thinking_apart_from_its_answer(
 def test_a_worker_that_dies_while_it_thinks_or_answers_costs_no_token(
     pool: Daemons, script: Any, client: Clients, at: int
 ) -> None:
-    ref = script({**STEP, "per_token_delay": 0.01}, thinks=True)
+    ref = script({**STEP, "per_token_delay": 0.05}, thinks=True)
     pool(ref)
     link = client.link()
     heard = At(at, lambda: os.kill(status(link).members[0].pid, signal.SIGKILL))

@@ -1,4 +1,4 @@
-"""Tiny models with random weights: a recurrent one and a hybrid one, whose memory cannot be cut."""
+"""Tiny models with random weights: one with attention alone, and a recurrent and a hybrid one, whose memory cannot be cut."""
 
 import struct
 from pathlib import Path
@@ -46,23 +46,39 @@ def recurrent(path: Path) -> Path:
     )
 
 
+def attentive(path: Path) -> Path:
+    """A Llama."""
+    arrays = _Arrays()
+    arrays.add("token_embd.weight", len(_TOKENS), EMBEDDING)
+    arrays.ones("output_norm.weight", EMBEDDING)
+    for layer in range(LAYERS):
+        arrays.feed_forward(layer)
+        arrays.attention(layer)
+    return _write(
+        path,
+        _common("llama")
+        | {
+            "llama.feed_forward_length": INNER,
+            "llama.attention.head_count": 2,
+            "llama.attention.head_count_kv": 2,
+            "llama.rope.dimension_count": EMBEDDING // 2,
+            "llama.vocab_size": len(_TOKENS),
+        },
+        arrays.found,
+    )
+
+
 def hybrid(path: Path) -> Path:
     """An LFM2: one layer with a short convolution, one with attention."""
     arrays = _Arrays()
     arrays.add("token_embd.weight", len(_TOKENS), EMBEDDING)
     arrays.ones("token_embd_norm.weight", EMBEDDING)
     for layer in range(LAYERS):
-        name = f"blk.{layer}."
-        arrays.ones(name + "attn_norm.weight", EMBEDDING)
-        arrays.ones(name + "ffn_norm.weight", EMBEDDING)
-        arrays.add(name + "ffn_gate.weight", INNER, EMBEDDING)
-        arrays.add(name + "ffn_down.weight", EMBEDDING, INNER)
-        arrays.add(name + "ffn_up.weight", INNER, EMBEDDING)
+        arrays.feed_forward(layer)
     arrays.add("blk.0.shortconv.conv.weight", EMBEDDING, KERNEL)
     arrays.add("blk.0.shortconv.in_proj.weight", 3 * EMBEDDING, EMBEDDING)
     arrays.add("blk.0.shortconv.out_proj.weight", EMBEDDING, EMBEDDING)
-    for part in ("q", "k", "v", "output"):
-        arrays.add(f"blk.1.attn_{part}.weight", EMBEDDING, EMBEDDING)
+    arrays.attention(1)
     arrays.ones("blk.1.attn_q_norm.weight", EMBEDDING // 2)
     arrays.ones("blk.1.attn_k_norm.weight", EMBEDDING // 2)
     return _write(
@@ -90,6 +106,18 @@ class _Arrays:
 
     def ones(self, name: str, *shape: int) -> None:
         self.found[name] = np.ones(shape, dtype=np.float32)
+
+    def feed_forward(self, layer: int) -> None:
+        name = f"blk.{layer}."
+        self.ones(name + "attn_norm.weight", EMBEDDING)
+        self.ones(name + "ffn_norm.weight", EMBEDDING)
+        self.add(name + "ffn_gate.weight", INNER, EMBEDDING)
+        self.add(name + "ffn_down.weight", EMBEDDING, INNER)
+        self.add(name + "ffn_up.weight", INNER, EMBEDDING)
+
+    def attention(self, layer: int) -> None:
+        for part in ("q", "k", "v", "output"):
+            self.add(f"blk.{layer}.attn_{part}.weight", EMBEDDING, EMBEDDING)
 
 
 def _common(architecture: str) -> dict[str, Any]:

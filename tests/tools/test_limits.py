@@ -89,13 +89,13 @@ def test_a_command_that_asks_for_more_has_the_longest_time(limit: Limit, ws: Wor
 
 @pytest.mark.bound("bash.cancel")
 def test_a_cancelled_command_that_ignores_term_is_killed(limit: Limit, ws: Workspace) -> None:
-    limit("bash.cancel", 0.02)
+    limit("bash.cancel", 1)
     message = RunTool(
         "c1", "bash", {"command": "trap '' TERM; echo $$ > pid; while :; do sleep 60; done"}, 1000
     )
     with a_runner(ws) as runner, asking(runner) as asker:
         result, took = cancelled(asker, message, lambda: pid_in(ws.cwd / "pid"))
-    assert (result.text, took < 0.4) == ("[cancelled]", True)
+    assert (result.text, took >= 1) == ("[cancelled]", True)
     assert is_gone(pid_in(ws.cwd / "pid"), 2)
 
 

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
+A_SECOND = 3.0
+"""What takes a second at most on a machine that does nothing else: these tests run beside others."""
 
-def until(is_so: Callable[[], object], within_s: float = 10) -> None:
+
+def until(is_so: Callable[[], object], within_s: float = 30) -> None:
     """Wait until something is so. Files of processes tell nobody when they are written, so this looks."""
     end = monotonic() + within_s
     while not is_so():
