@@ -90,6 +90,7 @@ def test_a_command_that_asks_for_more_has_the_longest_time(limit: Limit, ws: Wor
 @pytest.mark.bound("bash.cancel")
 def test_a_cancelled_command_that_ignores_term_is_killed(limit: Limit, ws: Workspace) -> None:
     limit("bash.cancel", 1)
+    limit("tools.cancel", 60)
     message = RunTool(
         "c1", "bash", {"command": "trap '' TERM; echo $$ > pid; while :; do sleep 60; done"}, 1000
     )
