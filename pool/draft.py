@@ -16,6 +16,8 @@ _SAME = 4
 """Tokens that must be the same before what followed them is worth a try."""
 _PLACES = 8
 """Places that are compared, the latest first."""
+_WRONG = 16
+"""So many more drafted tokens wrong than right, and nothing more is drafted: one that is wrong costs about what one saves."""
 
 
 class Drafts:
@@ -25,6 +27,7 @@ class Drafts:
         """``room`` is how many tokens the sequence may hold."""
         self._room = np.empty(room, dtype=np.int32)
         self._count = 0
+        self._balance = 0
 
     def __len__(self) -> int:
         return self._count
@@ -35,8 +38,14 @@ class Drafts:
         self._room[self._count : end] = tokens
         self._count = end
 
+    def judge(self, drafted: int, right: int) -> None:
+        """Of so many drafted tokens so many came."""
+        self._balance += right - (drafted - right)
+
     def next(self, most: int) -> list[int]:
         """What may come next: at most as many tokens as were the same before it, for the longer that is the surer it is."""
+        if self._balance <= -_WRONG:
+            return []
         tokens = self._room[: self._count]
         same, place = max(((_same(tokens, place, most), place) for place in _places(tokens)), default=(0, 0))
         behind: list[int] = tokens[place + 1 :][:most].tolist()

@@ -317,6 +317,8 @@ class Turn:
             right, self._right = right + more, self._right + more
             if self.done or right < len(known):
                 break
+        if self._drafts is not None:
+            self._drafts.judge(len(drafted), right)
         self._bench.keep(self._leased.sequence, drafted, right)
 
     def _draw(self, logits: "Logits") -> None:

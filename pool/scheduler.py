@@ -153,7 +153,8 @@ class Scheduler:
         room = self._bench.engine.facts.batch
         batch: list[tuple[_Running, list[Row]]] = []
         replies = [one for one in self._running if not one.filling]
-        ahead = DRAFT.count // max(len(replies), 1)
+        # Beside a prompt that is read nothing is drafted: the rows would be taken from its slice.
+        ahead = DRAFT.count // len(replies) if replies and len(replies) == len(self._running) else 0
         for one in replies:
             if room:
                 batch.append((one, one.generation.rows(min(room, REPLY_SLICE.count), ahead)))

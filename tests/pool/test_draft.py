@@ -58,3 +58,14 @@ def test_a_draft_stood_behind_the_same_tokens_whatever_they_are(tokens: list[int
             for at in places
             if at >= same
         )
+
+
+@pytest.mark.rule("scheduler.drafts-shared")
+def test_who_was_mostly_wrong_drafts_no_more() -> None:
+    drafts = Drafts(ROOM)
+    drafts.extend([1] * 20)
+    drafts.judge(8, 8)
+    for _ in range(2):
+        assert drafts.next(8)
+        drafts.judge(12, 0)
+    assert drafts.next(8) == []

@@ -153,6 +153,24 @@ def test_replies_beside_each_other_share_the_length_of_a_draft(
 
 
 @pytest.mark.rule("scheduler.drafts-shared")
+def test_beside_a_prompt_that_is_read_nothing_is_drafted(engine: LlamaEngine, limit: Limit) -> None:
+    limit("worker.prompt-slice", 8)
+    table = Table(engine)
+    first = table.job(WORDS, max_tokens=200, sampling=p.Sampling(0))
+    while len([row for row in table.step() if row.logits]) < 5:
+        assert table.scheduler.running
+    table.job(f"another prompt {WORDS}", max_tokens=4, sampling=p.Sampling(0))
+    table.admit()
+    seen = 0
+    while table.scheduler.running == 2 and first.call not in table.ended:
+        rows = table.step()
+        if not all(row.logits for row in rows):
+            seen += 1
+            assert sum(row.logits for row in rows) <= 2
+    assert seen > 5
+
+
+@pytest.mark.rule("scheduler.drafts-shared")
 def test_a_model_that_cannot_be_cut_drafts_nothing(tmp_path: Any) -> None:
     engine = opened(recurrent(tmp_path / "tiny.gguf"))
     try:
