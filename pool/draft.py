@@ -1,4 +1,4 @@
-"""Drafts: what a generation may say next, because the same words stand before it (DESIGN section 4).
+"""Drafts: what a generation may say next, because the same words stand before it.
 
 An agent's turns repeat what it has read: paths, lines to be replaced, calls that were made. What followed the same tokens
 earlier is computed in one step with the row that is asked, and counts as far as it is what is then drawn.
