@@ -36,7 +36,7 @@ def test_over_its_time_git_is_killed_with_what_it_started(git_repo: Path, tmp_pa
     with pytest.raises(GitError, match=r"git hang did not end in 0\.5 s") as error:
         git(["hang"], git_repo, config=[setting], deadline_s=0.5)
     assert error.value.code == "git_timeout"
-    assert is_gone(pid_in(pid), 1)
+    assert is_gone(pid_in(pid), 10)
 
 
 @pytest.mark.rule("snapshot.given-up")
@@ -51,7 +51,7 @@ def test_a_git_that_nobody_waits_for_any_more_is_killed(git_repo: Path, tmp_path
             asked.result()
     os.close(leash)
     assert error.value.code == "git_given_up"
-    assert is_gone(running, 1)
+    assert is_gone(running, 10)
 
 
 def test_more_than_it_may_say_is_cut(git_repo: Path) -> None:

@@ -383,7 +383,7 @@ def test_a_pool_that_was_killed_between_two_requests_is_started_again(aerix: Aer
         assert "the pool is being started" in done.err
         pids.append(pool_status(PoolSettings(socket=socket, autostart=False)).pid)
         os.kill(pids[-1], signal.SIGKILL)
-        assert is_gone(pids[-1], 5)
+        assert is_gone(pids[-1], 10)
     assert pids[0] != pids[1]
 
 
@@ -416,7 +416,7 @@ def test_a_killed_aerix_leaves_no_process_and_a_log_of_whole_lines(aerix: Aerix)
     pids = [pid_in(aerix.cwd / name) for name in ("one", "two", "three", "shell")]
     running.send(signal.SIGKILL)
     assert running.end().code == -signal.SIGKILL
-    assert all(is_gone(pid, 5) for pid in pids)
+    assert all(is_gone(pid, 10) for pid in pids)
     lines = session_log()
     assert lines == [line for line in running.seen if line["type"] not in ("token", "note")]
     assert lines[-1]["type"] == "snapshot"

@@ -243,7 +243,7 @@ def test_ctrl_c_ends_the_run_also_when_prompts_wait(aerix: Aerix) -> None:
     done = running.end(3)
     assert done.code == 130
     assert [end["outcome"] for end in of(running.seen, "session.end")] == ["cancelled"]
-    assert is_gone(pid, 0.5)
+    assert is_gone(pid, 10)
     assert json_lines(session_logs()[-1].read_bytes())[-1]["type"] == "session.end"
 
 
