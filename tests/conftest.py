@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
-LINGER = 3.0  # seconds in which what a test has ended may still be on its way out
+LINGER = 10.0  # seconds in which what a test has ended may still be on its way out
 SERVER = "xllamacpp==2026.10.11549"  # a llama.cpp server that needs no compiler
 SHARED_THREADS = {"clock"}  # one for all timers of a process, by design
 TRACKED = ("socket:", "pipe:", "anon_inode:")  # descriptors that are somebody's connection, child or selector

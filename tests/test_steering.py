@@ -106,7 +106,7 @@ def pipe() -> Iterator[tuple[Ref, int]]:
     ref = start(Input(None, reader), "input")
     yield ref, writer
     ref.stop()
-    assert ref.join(5)
+    assert ref.join(30)
     for fd in (reader, writer):
         with suppress(OSError):  # a test closed it
             os.close(fd)
@@ -252,4 +252,4 @@ def test_ctrl_c_while_it_waits_for_a_prompt_ends_it(aerix: Aerix) -> None:
     running = aerix.start("-p", "play one", *STREAM, stdin=subprocess.PIPE)
     running.until("session.end")
     running.send(signal.SIGINT)
-    assert running.process.wait(5) == 130
+    assert running.process.wait(30) == 130

@@ -47,7 +47,7 @@ def test_modules_that_lie_in_the_working_directory_are_not_imported(tmp_path: Pa
     script.write_text("".join(json.dumps(step) + "\n" for step in steps))
     command = [program, "-p", "x", "--model", f"scripted:{script}", "--output-format", "stream-json"]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
     finally:
         subprocess.run([program, "pool", "stop"], cwd=folder, capture_output=True, check=True, timeout=60)
     assert not loaded.exists(), loaded.read_text()

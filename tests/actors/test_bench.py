@@ -13,7 +13,7 @@ ROWS = (
 def test_the_benchmark_prints_one_line_with_both_sides_of_each_figure() -> None:
     command = [sys.executable, "scripts/bench/actors.py", "--quick"]
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
     figures = json.loads(line)

@@ -264,7 +264,7 @@ def test_a_runner_that_was_killed_between_calls_is_not_noticed(desk: Desk) -> No
             runner = whereis("tools:a1")
             assert runner is not None
             os.kill(int((desk.cwd / "runner").read_text()), signal.SIGKILL)
-            assert runner.join(5)
+            assert runner.join(30)
 
     desk.heard = heard
     ran = desk("play between")

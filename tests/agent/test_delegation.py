@@ -546,7 +546,7 @@ def test_a_log_that_fails_under_a_piece_ends_the_request_with_6(desk: Desk) -> N
         log = whereis("session-log")
         assert log is not None
         log.stop()
-        assert log.join(5)
+        assert log.join(30)
 
     desk.heard = at_first(Message, "a1.c1", lose)
     ran = desk("play mixed")

@@ -267,7 +267,7 @@ def test_a_log_that_fails_ends_the_request_with_6_and_the_end_is_still_shown(des
             log = whereis("session-log")
             assert log is not None
             log.stop()
-            assert log.join(5)
+            assert log.join(30)
 
     desk.supervisor, desk.heard = tree, heard
     ran = desk("play answer")

@@ -186,7 +186,7 @@ def main(plan_file: str, seed: str) -> int:
         return 3
     finally:
         link.stop()
-        link.join(5)
+        link.join(30)
     return 0
 
 

@@ -369,7 +369,7 @@ def test_an_actor_takes_and_compares_them(git_repo: Path, store: Path) -> None:
     after = snapshots.ask(TakeSnapshot(), 30)
     assert "+new" in snapshots.ask(DiffTrees(before, after), 30).text
     snapshots.stop()
-    snapshots.join(5)
+    snapshots.join(30)
 
 
 @pytest.mark.bound("git.call")
@@ -392,4 +392,4 @@ def test_git_that_does_not_end_is_a_refusal_and_no_crash(
         assert snapshots.ask(TakeSnapshot(), 30) is not None
     finally:
         snapshots.stop()
-        snapshots.join(5)
+        snapshots.join(30)

@@ -109,7 +109,7 @@ class Acted:
             return act(Undoing(self.place, self.cwd, log))
         finally:
             log.stop()
-            assert log.join(5)
+            assert log.join(30)
 
     def _log(self, event: Event) -> None:
         with self.place.log.open("ab") as file:

@@ -223,7 +223,7 @@ def asker(runner: Ref) -> Iterator[Ref]:
     ref = start(_Asker(runner), "asker")
     yield ref
     ref.stop()
-    ref.join(5)
+    ref.join(30)
 
 
 def cancelled(asker: Ref, message: RunTool, when: Callable[[], object]) -> tuple[ToolResult, float]:
@@ -297,9 +297,9 @@ def test_a_stop_ends_the_running_command(runner: Ref, ws: Workspace) -> None:
         pid = pid_in(ws.cwd / "pid")
         began = time.monotonic()
         runner.stop()
-        exit_ = runner.join(5)
+        exit_ = runner.join(30)
         with pytest.raises(Refused, match=r"a1\.tools ended"):
-            asked.result(5)
+            asked.result(30)
     assert exit_ is not None
     assert exit_.kind == "shutdown"
     assert time.monotonic() - began < A_SECOND
@@ -310,7 +310,7 @@ def test_a_stop_ends_the_running_command(runner: Ref, ws: Workspace) -> None:
 def test_signals_to_the_runner_leave_nothing_behind(runner: Ref, run: Run, ws: Workspace) -> None:
     result = run("bash", command="setsid sleep 100 & echo $! > pid; echo $PPID")
     os.kill(int(result.text.split()[0]), signal.SIGTERM)
-    exit_ = runner.join(5)
+    exit_ = runner.join(30)
     assert exit_ is not None
     assert (exit_.kind, exit_.detail) == ("lost", "signal SIGTERM")
     assert is_gone(pid_in(ws.cwd / "pid"), 10)
@@ -333,4 +333,4 @@ def test_a_runner_that_does_not_answer_a_cancel_is_killed(
         cancelled(
             asker, RunTool("c1", "bash", {"command": command}, 1000), lambda: until((ws.cwd / "on").exists)
         )
-    assert runner.join(5) is not None
+    assert runner.join(30) is not None

@@ -105,7 +105,7 @@ def asking(runner: Ref) -> Iterator[Ref]:
     asker = start(_Asker(runner), "asker")
     yield asker
     asker.stop()
-    asker.join(5)
+    asker.join(30)
 
 
 @pytest.mark.bound("bash.drain")
