@@ -17,7 +17,9 @@ _SAME = 4
 _PLACES = 8
 """Places that are compared, the latest first."""
 _WRONG = 16
-"""So many more drafted tokens wrong than right, and nothing more is drafted: one that is wrong costs about what one saves."""
+"""So many more drafted tokens wrong than right, and drafts pause: one that is wrong costs about what one saves."""
+_EASED = 0.25
+"""Of a wrong token, what each step of the pause makes good."""
 
 
 class Drafts:
@@ -27,7 +29,7 @@ class Drafts:
         """``room`` is how many tokens the sequence may hold."""
         self._room = np.empty(room, dtype=np.int32)
         self._count = 0
-        self._balance = 0
+        self._balance = 0.0
 
     def __len__(self) -> int:
         return self._count
@@ -45,6 +47,7 @@ class Drafts:
     def next(self, most: int) -> list[int]:
         """What may come next: at most as many tokens as were the same before it, for the longer that is the surer it is."""
         if self._balance <= -_WRONG:
+            self._balance += _EASED
             return []
         tokens = self._room[: self._count]
         same, place = max(((_same(tokens, place, most), place) for place in _places(tokens)), default=(0, 0))

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from aerix.pool.rows import Logits
 
 
+_FOUR = 4
+"""llama.cpp computes few rows by fours: five take as long as seven or eight."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A ``Generate`` with the prompt as it was when the request came."""
@@ -224,7 +228,8 @@ class Turn:
         at, total = len(self._bench.shelf.tokens(sequence)), self._total
         end = self._bench.store.until(sequence, min(at + limit, total))
         tokens = self._known(at, end)
-        self._drafted = self._draft(min(limit - len(tokens), ahead)) if end == total else []
+        most = min(limit - len(tokens), ahead)
+        self._drafted = self._draft(len(tokens), most) if end == total else []
         return [
             Row(token, i, sequence, i >= total - 1) for i, token in enumerate([*tokens, *self._drafted], at)
         ]
@@ -293,8 +298,8 @@ class Turn:
         reply = [*self._thought(), *self._generated][max(start - before, 0) : max(end - before, 0)]
         return [*self._prompt[start:end], *reply]
 
-    def _draft(self, most: int) -> list[int]:
-        """What may come next and the schema allows; a reply that is full draws its last token itself."""
+    def _draft(self, known: int, most: int) -> list[int]:
+        """What may come behind so many known rows and the schema allows; a full reply draws its last token itself."""
         left = self.job.request.max_tokens - len(self._generated)
         if self._thoughts:
             left += self._thoughts.left
@@ -305,7 +310,8 @@ class Turn:
         drafted = self._drafts.next(most)
         if drafted and self._json and not self._thinks:
             del drafted[self._json.fitting(drafted) :]
-        return drafted
+        over = (known + len(drafted)) % _FOUR
+        return drafted[: len(drafted) - over] if over < len(drafted) else drafted
 
     def _go_on(self, logits: "list[Logits]") -> None:
         """Draw what comes next, and behind each drafted token that this turns out to be, what comes after it."""

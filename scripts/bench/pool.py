@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from aerix.pool import protocol as p
+from aerix.pool.bounds import DRAFT
 from aerix.pool.contexts import Contexts
 from aerix.pool.generation import Bench, Job
 from aerix.pool.ladder import LADDER, apply_signal_stack
@@ -29,6 +30,7 @@ REPLY = 32
 CHUNK = 256
 AT_ONCE = 4
 LONG_REPLY = 48
+READ = {"path": "scripts/bench/pool.py", "offset": 1, "limit": 60}
 STRING = {"type": "string", "maxLength": 40}
 NUMBER = {"type": "integer", "minimum": 0, "maximum": 9999}
 
@@ -250,6 +252,36 @@ def constrained(pool: Pool, rounds: int) -> dict[str, Any]:
     return ratio(pairs, "tokens_per_s", target=">= 1.3") | {"forced_share": round(max(share), 2)}
 
 
+def drafts(pool: Pool, rounds: int) -> dict[str, Any]:
+    """Replies that repeat what was read, with drafts, against the same without: a tool call, and a file written again."""
+    source, reply = Path(__file__).read_text()[: pool.prefix // 2], pool.prefix // 20
+    called = json.dumps({"thought": "I read it.", "calls": [{"tool": "read", "input": READ}]})
+    asked = {
+        "turn": f"You said: {called}\nThe result:\n{source}\nNow call the tool for the lines behind these.",
+        "quote": f"This is a file:\n{source}\nWrite the whole file again.",
+    }
+    schema = p.Constraint(schema=json.dumps(TURN))
+    pool.run(*(pool.job(n, text, 1) for n, text in enumerate(asked.values())))
+    return {
+        name: drafted(pool, rounds, lambda n, t=text, c=schema if name == "turn" else None: pool.job(n, t, reply, constraint=c))
+        for name, text in asked.items()
+    }  # fmt: skip
+
+
+def drafted(pool: Pool, rounds: int, job: Callable[[int], Job]) -> dict[str, Any]:
+    """Tokens a second of a reply, both ways, and how many of its tokens were drafted."""
+    pairs, share = [], 0.0
+    for n in range(rounds):
+        rates = []
+        for length in (str(DRAFT.default), "0"):
+            os.environ[DRAFT.variable] = length
+            usage = pool.run(job(n))[n].usage
+            rates.append(usage.completion_tokens / usage.decode_ms * 1000)
+            share = max(share, usage.drafted_tokens / usage.completion_tokens)
+        pairs.append((rates[0], rates[1]))
+    return ratio(pairs, "tokens_per_s", target=">= 1") | {"drafted_share": round(share, 2)}
+
+
 def ratio(pairs: list[tuple[float, float]], unit: str, target: str) -> dict[str, Any]:
     """Medians of both sides and of the pairs' ratios."""
     ours, bare = (median(side) for side in zip(*pairs, strict=True))
@@ -286,7 +318,9 @@ def main() -> None:
         "snapshots": snapshots,
         "at_once": at_once,
         "constrained": constrained,
+        "drafts": drafts,
     }
+    os.environ[DRAFT.variable] = "0"  # what the others compare computes each token
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a GGUF file")
     parser.add_argument("figures", nargs="*", help=f"of {', '.join(figures)}; all without any")

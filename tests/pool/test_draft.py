@@ -61,11 +61,13 @@ def test_a_draft_stood_behind_the_same_tokens_whatever_they_are(tokens: list[int
 
 
 @pytest.mark.rule("scheduler.drafts-shared")
-def test_who_was_mostly_wrong_drafts_no_more() -> None:
+def test_who_was_mostly_wrong_pauses() -> None:
     drafts = Drafts(ROOM)
     drafts.extend([1] * 20)
     drafts.judge(8, 8)
     for _ in range(2):
         assert drafts.next(8)
         drafts.judge(12, 0)
-    assert drafts.next(8) == []
+    assert [len(drafts.next(8)) for _ in range(3)] == [0, 8, 8]
+    drafts.judge(1, 0)
+    assert [len(drafts.next(8)) for _ in range(5)] == [0] * 4 + [8]
