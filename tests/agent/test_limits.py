@@ -185,7 +185,8 @@ def test_what_does_not_end_when_it_is_cancelled_is_killed_after_this(aerix: Aeri
     done = running.end(10)
     assert (done.code, done.json["outcome"]) == (130, "cancelled")
     assert is_gone(pid, 10)
-    assert session_log()[-1]["type"] == "session.end"
+    # What was killed may still have said its own end, behind that of the session.
+    assert "session.end" in [line["type"] for line in session_log()[-2:]]
 
 
 @pytest.mark.bound("headless.stdin")
