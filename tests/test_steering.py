@@ -215,6 +215,21 @@ def test_what_steers_joins_the_running_agent_at_its_next_turn(aerix: Aerix) -> N
 
 
 @pytest.mark.rule("agent.steer")
+def test_what_steers_and_is_too_long_is_left_out_and_the_session_goes_on(aerix: Aerix) -> None:
+    running = aerix.start("-p", "play hold", *STREAM, stdin=subprocess.PIPE)
+    until((aerix.cwd / "held").exists)
+    say(running, text("x" * 20_000, steer=True) + text("mind the gap", steer=True) + text("play two"))
+    (aerix.cwd / "go").touch()
+    done = running.end()
+    assert done.code == 0, done.err
+    assert [end["text"] for end in of(running.seen, "session.end")] == ["early", "second"]
+    assert any("left out: it takes 20," in note["text"] for note in of(running.seen, "note"))
+    held = [segment.text for segment, _ in replay(session_log())]
+    assert "mind the gap" in held
+    assert max(map(len, held)) < 20_000
+
+
+@pytest.mark.rule("agent.steer")
 def test_what_steers_while_nothing_runs_is_a_prompt(aerix: Aerix) -> None:
     done = aerix("-p", *STREAM, stdin=text("play one", steer=True))
     assert [end["text"] for end in of(done.lines, "session.end")] == ["first"]

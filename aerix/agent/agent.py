@@ -269,8 +269,8 @@ class Agent(Actor):
         asked = self.request(steering, TakeSteering())
         self.wait(asked, deadline_s=JOURNAL.value)
         texts = () if asked.error else asked.result().texts  # a user who is gone says nothing more
-        self._context.add(*(self._said(text) for text in texts))
-        return bool(texts)
+        joined = [self._context.say(self._said(text)) for text in texts]
+        return any(joined)
 
     def _said(self, text: str) -> Entry:
         self._steered += 1

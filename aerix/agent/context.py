@@ -120,19 +120,27 @@ class Context:
             self._pool.create([*(one.segment for one in before), *map(_segment, entries)])
         self._about = {one.id: (one.label, one.tool) for one in before}
         self._journal.write(*self._events(entries))
-        new = sum(self._pool.counts.get(one.id, 0) for one in entries)
-        if before and self.left <= CUT_TURN.count and new < self.limits.window:
-            self._compact(unread=True)
-        if self.left <= CUT_TURN.count:
+        if not self._has_room(entries, begun=bool(before)):
             raise self._too_long({one.id for one in entries}, begun=bool(before))
 
-    def _too_long(self, new: set[str], *, begun: bool) -> Ended:
-        """The session goes on without the prompt that was too long for it: the next one may fit."""
+    def _has_room(self, entries: Sequence[Entry], *, begun: bool) -> bool:
+        """Whether a turn fits behind what was just added; where there is a past, it gives way first."""
+        new = sum(self._pool.counts.get(one.id, 0) for one in entries)
+        if begun and self.left <= CUT_TURN.count and new < self.limits.window:
+            self._compact(unread=True)
+        return self.left > CUT_TURN.count
+
+    def _leave_prompt_out(self, new: set[str]) -> None:
+        """The session goes on without the user's words that were too long for it: the next ones may fit."""
         before = self.tokens
         put, removed = self.rewrite([one for one in self.held if one.label != "prompt" or one.id not in new])
         self._journal.write(
             Compaction(agent=self._agent, before=before, after=self.tokens, put=put, removed=removed)
         )
+
+    def _too_long(self, new: set[str], *, begun: bool) -> Ended:
+        before = self.tokens
+        self._leave_prompt_out(new)
         what, begin = (
             ("the session with this prompt", ", begin a new session") if begun else ("the prompt", "")
         )
@@ -151,6 +159,19 @@ class Context:
         if entries:
             before = self._append(*map(_segment, entries))
             self._journal.write(*before, *self._events(entries))
+
+    def say(self, entry: Entry) -> bool:
+        """Append what the user says meanwhile; false where no turn would fit behind it, so that it was left out again:
+        it is pinned, and would be in the way for ever.
+        """
+        self.add(entry)
+        size = self._pool.counts.get(entry.id, 0)
+        if self._has_room([entry], begun=True):
+            return True
+        self._leave_prompt_out({entry.id})
+        why = f"it takes {size:,} tokens, which leave no room for a turn in the window of {self.limits.window:,}"
+        self._journal.note(f"what you said meanwhile was left out: {why}")
+        return False
 
     def note(self, text: str) -> None:
         """Append a sentence of Aerix's own for the model."""

@@ -53,6 +53,8 @@ class _Seen:
         self.numbers: dict[str, int] = {}
         self.calls: tuple[Call, ...] = ()
         """Of the last turn."""
+        self.tools = tuple(TOOLS.values())
+        """What it could call: a foreign shape is a call only of such a tool."""
         self.answered: set[str] = set()
         self.jobs: dict[str, LostJob] = {}
         """All that were started, by id."""
@@ -109,6 +111,9 @@ class _Seen:
             case {"window": int(window)} if line.get("resumed") is not True:
                 self.request["window"] = window
                 self.calls = ()  # of a context that is no more
+        match line:
+            case {"tools": [*names]}:
+                self.tools = tuple(tool for name, tool in TOOLS.items() if name in names)
 
     def _message(self, line: Line) -> None:
         match line:
@@ -124,7 +129,7 @@ class _Seen:
         turn, _ = parse_said(
             text,
             thinking if isinstance(thinking, str) else None,
-            tuple(TOOLS.values()),
+            self.tools,
             first_call=self.numbers.get("c", 0) + 1,
             max_calls=CALLS.count,
         )

@@ -196,6 +196,16 @@ def test_calls_without_results_are_known_by_the_ids_that_they_had() -> None:
 
 
 @pytest.mark.rule("session.kill-anywhere")
+def test_a_foreign_shape_of_a_tool_that_the_agent_did_not_have_is_no_call() -> None:
+    said = '<tool_call>\n{"name": "Bash", "arguments": {"command": "make"}}\n</tool_call>'
+    foreign: list[Event] = [Message(id="t1", role="assistant", text=said), segment("t1", None, "turn")]
+    planner = [*begin(), spawn(tools=["repo_map"]), *foreign, *calls("t2", "repo_map")]
+    assert read(*planner, *result("c1", "repo_map")).unanswered == ()
+    (lost,) = read(*begin(), spawn(tools=["bash"]), *foreign).unanswered
+    assert (lost.id, lost.tool) == ("c1", "bash")
+
+
+@pytest.mark.rule("session.kill-anywhere")
 def test_a_turn_and_a_result_that_were_logged_without_their_segments_are_kept() -> None:
     found = read(*HEAD, *calls("t1", "bash", joined=False))
     assert ids(found) == ["system", "prompt", "t1"]
