@@ -73,7 +73,8 @@ class Output(Actor):
             case Note():
                 complain(event.text)
             case Message() if event.tool is not None:
-                complain(f"{_whose(event)}{event.call} {event.tool} {_shown(event.input)}{_why(event)}")
+                name = event.call or event.id  # a job of an earlier run has no call here
+                complain(f"{_whose(event)}{name} {event.tool} {_shown(event.input)}{_why(event)}")
             case Message() if not event.kept:
                 length = len(event.tokens or ()) or (event.usage or {}).get("completion_tokens", 0)
                 complain(f"{_whose(event)}the turn was cut at {length} tokens and is asked again")

@@ -190,6 +190,13 @@ def test_a_killed_job_is_a_line_for_the_user():
     assert show("text", started, killed) == ("", "aerix: [job j1 killed: agent ended]\n")
 
 
+def test_the_end_of_a_job_of_an_earlier_run_is_named_by_the_job() -> None:
+    lost = Message(
+        id="j1", role="user", text="[job j1 killed]\nIts output is lost.", tool="job", input={"command": "x"}
+    )
+    assert show("text", lost)[1].startswith("aerix: j1 job ")
+
+
 @pytest.mark.rule("context.logged")
 def test_a_compaction_is_a_line_for_the_user() -> None:
     events = [Compaction(before=21_400, after=9800), Compaction(agent="a1.c3", before=3000, after=2000)]

@@ -69,13 +69,16 @@ class Calls:
 
     def answers(self, calls: tuple[Call, ...]) -> Iterator[tuple[Call, ToolResult]]:
         """Run the calls one after the other: what a result takes is not there for the next one. Pieces come after all
-        others, at once, and then the results in the order of their calls.
+        others, at once, and then the results in the order of their calls; those before the first piece need not wait.
         """
         pieces = [call for call in calls if call.tool == "agent" and call.error is None]
-        if not pieces:
-            for call in calls:
-                yield call, self._answer(call)
-            return
+        first = calls.index(pieces[0]) if pieces else len(calls)
+        for call in calls[:first]:
+            yield call, self._answer(call)
+        if pieces:
+            yield from self._with_pieces(calls[first:], pieces)
+
+    def _with_pieces(self, calls: tuple[Call, ...], pieces: list[Call]) -> Iterator[tuple[Call, ToolResult]]:
         found = {call.id: self._answer(call) for call in calls if call not in pieces}
         found |= self._delegate(pieces)
         for call in calls:

@@ -68,6 +68,7 @@ GROUPS: list[tuple[str, list[Step]]] = [
     # roots: their contexts hold the briefs of their calls too
     ("play four", [calls(*[piece(name) for name in ("one", "two", "three", "four")], thought="Split."), final("all")]),
     ("play mixed", [calls(piece("one", check="cat one.txt"), call("bash", command="ls one.txt")), final()]),
+    ("play ahead", [calls(call("bash", command="echo first"), piece("three")), final()]),
     ("play twice", [calls(piece("twice")), final()]),
     ("play never", [calls(piece("never")), final()]),
     ("play mute", [calls(piece("mute")), final()]),
@@ -204,6 +205,15 @@ def test_pieces_run_after_the_other_calls_and_results_stand_in_call_order(desk: 
     assert [line["call"] for line in mine] == ["c1", "c2"]
     assert "No such file" in mine[1]["text"]  # the piece had not written it yet
     assert told(ran)["files_touched"] == ["one.txt"]
+
+
+@pytest.mark.rule("agent.agent-calls-last")
+def test_the_result_of_a_call_before_the_first_piece_does_not_wait_for_the_pieces(desk: Desk) -> None:
+    ran = desk("play ahead")
+    (first, _) = [line for line in results(ran.log) if line["agent"] == "a1"]
+    (piece_began,) = [line for line in of(ran.log, "agent.spawn") if line["agent"] == "a1.c2"]
+    assert first["call"] == "c1"
+    assert ran.log.index(first) < ran.log.index(piece_began)
 
 
 @pytest.mark.rule("delegation.result")
