@@ -79,10 +79,23 @@ class Calls:
             yield from self._with_pieces(calls[first:], pieces)
 
     def _with_pieces(self, calls: tuple[Call, ...], pieces: list[Call]) -> Iterator[tuple[Call, ToolResult]]:
-        found = {call.id: self._answer(call) for call in calls if call not in pieces}
-        found |= self._delegate(pieces)
+        found: dict[str, ToolResult] = {}
+        try:
+            for call in calls:
+                if call not in pieces:
+                    found[call.id] = self._answer(call)
+            self._delegate(pieces, found)
+        except Cancelled:
+            self._keep(calls, found)
+            raise
         for call in calls:
             yield call, found[call.id]
+
+    def _keep(self, calls: tuple[Call, ...], found: dict[str, ToolResult]) -> None:
+        """A cancel ends the agent: what has its result by then keeps it."""
+        for call in calls:
+            if call.id in found:
+                self._context.keep(entry_of(self._task.id, call, found[call.id]))
 
     def note_job(self, job: EndedJob) -> None:
         """A job has ended, and may have changed anything."""
@@ -133,26 +146,25 @@ class Calls:
         """What hooks said of a call's result, to stand behind it."""
         return self._said.pop(call.id, [])
 
-    def _delegate(self, calls: list[Call]) -> dict[str, ToolResult]:
+    def _delegate(self, calls: list[Call], found: dict[str, ToolResult]) -> None:
+        """Run the pieces; ``found`` gets their results, also those that were there before a cancel."""
         from aerix.agent.pieces import Caller, Pieces
 
         task, places = self._task, self._places
         caller = Caller(task.id, self._agent, self._journal, places.request, places.delegation, task.spool)
-        pieces = Pieces(caller)
+        pieces = Pieces(caller, self._context.result_bytes)
         checked = [self._before(call) for call in calls]
-        refused = {call.id: result for call, result in checked if result is not None}
+        found |= {call.id: result for call, result in checked if result is not None}
         try:
-            found = refused | pieces.run(
-                [call for call, result in checked if result is None], self._context.result_bytes
-            )
+            pieces.run([call for call, result in checked if result is None])
         finally:
             self.usage = self.usage.sum(pieces.usage)
+            found |= pieces.results
         for call, result in checked:
             if result is None:
                 self._after(call, found[call.id])
             self._repeats.note(call, found[call.id])
             self.work.note(call, found[call.id])
-        return found
 
     def end_circle(self) -> None:
         """An agent whose calls come round and round, though it was told, ends."""

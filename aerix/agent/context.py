@@ -248,6 +248,10 @@ class Context:
         self._owed.append(_Owed(_segment(entry), bound, entry))
         return True
 
+    def keep(self, entry: Entry) -> None:
+        """Have a result logged when the context is dropped, which comes next."""
+        self._owed.append(_Owed(_segment(entry), 0, entry))
+
     def _fits(self, entry: Entry, most: int) -> bool:
         """Append a result where the context then has at most so many tokens, by the pool's count; else it stays as it is."""
         size = len(entry.text.encode())

@@ -50,31 +50,34 @@ class Caller:
 class Pieces:
     """Runs the ``agent`` calls of one turn."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, room_bytes: int) -> None:
+        """A result takes at most ``room_bytes``."""
         self._caller = caller
+        self._limit = min(caller.delegation.spec.caps.get("agent", UNSET), room_bytes)
         self._running: dict[Asked, tuple[Call, Ref]] = {}
+        self.results: dict[str, ToolResult] = {}
+        """By call id, of the pieces that have ended."""
         self.usage = Usage()
         """What the pieces' generations cost together."""
 
-    def run(self, calls: Sequence[Call], room_bytes: int) -> dict[str, ToolResult]:
-        """Run them all to their ends; results by call id, each in at most ``room_bytes``.
+    def run(self, calls: Sequence[Call]) -> None:
+        """Run them all to their ends, which ``results`` has then.
 
         Raises Cancelled, and Refused where the log or the reader is lost; the pieces have then been cancelled too.
         """
         refused = {call.id: ToolResult(_NO_DEFINITION, error=True) for call in calls if _defined(call)}
+        self.results |= refused
         try:
-            ends = self._run([call for call in calls if call.id not in refused])
+            self._run([call for call in calls if call.id not in refused])
         except Cancelled as cancelled:
             self._cancel(cancelled.reason)
             raise
         except BaseException:
             self._cancel("its caller ended")
             raise
-        limit = min(self._caller.delegation.spec.caps.get("agent", UNSET), room_bytes)
-        return refused | {name: self._told(name, end, limit) for name, end in ends.items()}
 
-    def _run(self, calls: Sequence[Call]) -> dict[str, PieceResult]:
-        waiting, ends = deque(calls), dict[str, PieceResult]()
+    def _run(self, calls: Sequence[Call]) -> None:
+        waiting = deque(calls)
         at_once = self._caller.delegation.spec.delegation.parallel
         for call in calls[at_once:]:
             self._caller.journal.write(PieceState(agent=self._id(call), state="waits"))
@@ -84,13 +87,13 @@ class Pieces:
                 try:
                     self._begin(call)
                 except Refused as refused:  # the others go on
-                    ends[call.id] = _failed(refused)
+                    self.results[call.id] = self._told(call.id, _failed(refused))
             if not self._running:
                 continue
             asked = self._caller.actor.wait(*self._running, deadline_s=FOREVER_S)
-            call, _ = self._running.pop(asked)
-            ends[call.id] = self._end(call, asked)
-        return ends
+            call, _ = self._running[asked]
+            self.results[call.id] = self._told(call.id, self._end(call, asked))
+            del self._running[asked]
 
     def _id(self, call: Call) -> str:
         return f"{self._caller.id}.{call.id}"
@@ -124,21 +127,26 @@ class Pieces:
         return self._caller.actor.request(self._caller.supervisor, StopChild(_around(self._id(call))))
 
     def _cancel(self, reason: str) -> None:
-        """Let the pieces end, for as long as there is time for it; whatever is left of them is stopped."""
+        """Let the pieces end, for as long as there is time for it; whatever is left of them is stopped. One that was
+        over already keeps its result.
+        """
         for _, piece in self._running.values():
             piece.cancel(reason)
         by = monotonic() + self._caller.delegation.patience_s
-        for asked in self._running:
+        for asked, (call, _) in self._running.items():
             with suppress(Cancelled, DeadlineExceeded, Refused):
                 self._caller.actor.wait(asked, deadline_s=max(0.0, by - monotonic()))
+                result: PieceResult = asked.result()
+                if result.outcome.kind != "cancelled":
+                    self.results[call.id] = self._told(call.id, result)
         for call, _ in self._running.values():
             self._stop(call)
 
-    def _told(self, name: str, end: PieceResult, limit: int) -> ToolResult:
+    def _told(self, name: str, end: PieceResult) -> ToolResult:
         outcome = end.outcome
         told = f"{outcome.kind}: {outcome.reason}" if outcome.reason else outcome.kind
         spool = free_file(self._caller.spool, name)
-        capped = piece_result(end.summary, end.files, end.checks, told, limit, spool)
+        capped = piece_result(end.summary, end.files, end.checks, told, self._limit, spool)
         return ToolResult(
             capped.text,
             error=outcome.kind != "done",

@@ -143,7 +143,7 @@ def _final_text(value: object, schema: JsonSchema | None) -> str:
     if schema is None:
         if value == EXAMPLE_ANSWER:
             raise _Malformed("bad_final", "`final` is the example's text: put your own answer there.")
-        if isinstance(value, str) and value:
+        if isinstance(value, str) and value.strip():
             return value
         raise _Malformed("bad_final", "`final` must be a string that is not empty.")
     if wrong := check_value(schema, value):

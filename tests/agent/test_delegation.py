@@ -15,8 +15,9 @@ from aerix.actors import start, whereis
 from aerix.agent.delegation import Rules
 from aerix.pool.client import PoolLink, PoolSettings
 from aerix.pool.protocol import MemberLoad
-from aerix.session.events import AgentSpawn, Event, Message, Token
+from aerix.session.events import AgentSpawn, Event, Message, PieceState, Token
 from aerix.session.replay import replay
+from aerix.session.resume import resume
 from tests.pool.daemons import PATIENCE
 from tests.runs import (
     Aerix,
@@ -36,7 +37,7 @@ from tests.runs import (
     turns,
     worker_pid,
 )
-from tests.tools.waiting import A_SECOND
+from tests.tools.waiting import A_SECOND, until
 
 VERIFYING = r"Another agent did[\s\S]*"
 """Stands in every verifier's context, and in no other."""
@@ -77,6 +78,7 @@ GROUPS: list[tuple[str, list[Step]]] = [
     ("play deep", [calls(piece("deep")), final()]),
     ("play odd", [calls(piece("one", definition="reviewer"), piece("two", member="scripted:/nowhere.jsonl")), final()]),
     ("play sleep", [calls(*[piece(f"sleep{n}") for n in range(4)]), final()]),
+    ("play half", [calls(piece("three"), piece("sleep7"), call("bash", command="echo beside")), final()]),
     ("play slow", [calls(*[piece(f"slow{n}") for n in range(4)]), final("all")]),
     ("play runner", [calls(piece("runner")), final()]),
     ("play long", [calls(piece("long")), final()]),
@@ -445,6 +447,27 @@ def test_a_definition_is_refused_and_so_is_a_member_that_is_not_loaded(
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("agent.cancel")
+@pytest.mark.rule("delegation.cancel")
+def test_a_cancel_costs_no_result_that_is_there_already(desk: Desk) -> None:
+    def cancel() -> None:
+        until((desk.cwd / "pids").exists)
+        request = whereis("the-request")
+        assert request is not None
+        request.cancel("interrupted")
+
+    def heard(event: Event) -> None:
+        if isinstance(event, PieceState) and (event.agent, event.state) == ("a1.c2", "begins"):
+            threading.Thread(target=cancel, name="cancel").start()
+
+    desk.heard = heard
+    ran = desk("play half", delegation=Rules(parallel=1))
+    assert (ran.end.outcome, ran.end.exit) == ("cancelled", 130)
+    assert told(ran)["summary"] == "wrote three"
+    assert [line["call"] for line in results(ran.log) if line["agent"] == "a1"] == ["c1", "c3"]
+    assert [call.id for call in resume(ran.log).unanswered] == ["c2"]
 
 
 @pytest.mark.rule("agent.cancel")

@@ -152,6 +152,7 @@ def test_a_final_that_is_not_of_its_schema_is_asked_again(schema, final, message
         ('{"calls":["read"]}', "bad_call", 'Each call must be an object {"tool": "<name>", "input": {…}}.'),
         ('{"calls":[{"input":{}}]}', "bad_call", 'Each call must be an object {"tool": "<name>", "input": {…}}.'),
         ('{"final":""}', "bad_final", "`final` must be a string that is not empty."),
+        ('{"final":" \\n"}', "bad_final", "`final` must be a string that is not empty."),
         ('{"final":{}}', "bad_final", "`final` must be a string that is not empty."),
         ('{"final":' + "[" * 40 + "]" * 40 + "}", "too_deep", "It is nested deeper than 32 levels."),
         ('{"final":' * 100_000, "too_deep", "It is nested deeper than 32 levels."),
