@@ -130,7 +130,7 @@ def _index(segments: tuple[Segment, ...]) -> int:
 
 
 def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    lines = _text_of(path).splitlines()
+    lines = _text_of(path).split("\n")  # a text may have other line ends in it
     parsed = [(n, _object(path, n, line)) for n, line in enumerate(lines, 1) if line.strip()]
     if not parsed:
         raise Refused("bad_script", f"The script {path} is empty: its first line is a header like {{}}.")
@@ -154,8 +154,13 @@ def _text_of(path: Path) -> str:
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise _bad(path, number, "it has half of a surrogate pair, which no model can say") from None
     except ValueError as error:
         raise _bad(path, number, f"no JSON ({error})") from None
+    except RecursionError:
+        raise _bad(path, number, "it is nested too deep") from None
     if not isinstance(value, dict):
         raise _bad(path, number, "a line is a JSON object")
     return value

@@ -47,6 +47,8 @@ def test_the_header_has_defaults(read: Any) -> None:
         ([{}, {"text": "", "delay": -1}], "line 2: a delay is at least 0 seconds"),
         ([{}, {"text": "", "fault": "explode"}], "line 2: `fault` must be one of die, hang, cut, error"),
         ([{}, {"text": "", "match": "("}], r"line 2: `match` is no pattern \("),
+        (["{}", '{"turn": {"final": "\\ud83d"}}'], "line 2: it has half of a surrogate pair"),
+        (["{}", "[" * 100_000], "line 2: it is nested too deep"),
         ([], "is empty: its first line is a header"),
     ],
 )
@@ -54,6 +56,11 @@ def test_a_faulty_line_is_named_with_its_number(read: Any, lines: list[Any], why
     with pytest.raises(Refused, match=why) as refusal:
         read(*lines)
     assert refusal.value.code == "bad_script"
+
+
+@pytest.mark.rule("scripted.turns")
+def test_a_line_ends_at_a_line_feed_alone(read: Any) -> None:
+    assert said(read("{}\r", '{"text": "a\u2028b\x85c"}'), ASK) == "a\u2028b\x85c"
 
 
 @pytest.mark.bound("worker.script")
