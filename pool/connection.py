@@ -84,6 +84,13 @@ class _Held(System):
     member: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost(System):
+    """To an owner: a context that a joined connection asked for is gone."""
+
+    context: str
+
+
 @dataclass(slots=True)
 class _Open:
     """A request that has not been answered."""
@@ -298,8 +305,8 @@ class Connection(Actor):
             self._joined(message)
         elif one := self._open.pop(message.token, None):
             if message.error is not None:
-                self._refuse(one.id, message.error)
                 self._note_loss(one, message.error)
+                self._refuse(one.id, message.error)
             else:
                 self._note(one, message.value)
                 self._line.send(self._with_actors(one, message.value), answers=one.id)
@@ -325,9 +332,17 @@ class Connection(Actor):
         self._line.send(p.Error(id_, _code(refusal), refusal.message))
 
     def _note_loss(self, one: _Open, refusal: Refused) -> None:
-        """A context that its member has lost is nobody's any more."""
+        """A context that its member has lost is nobody's any more; the books of it are the owner's."""
         if _code(refusal) in p.LOST and hasattr(one.request, "context"):
-            self._contexts.pop(one.request.context, None)
+            lost = _Lost(one.request.context)
+            if self._owner is None:
+                self._forget(lost)
+            else:
+                self._owner.tell_if_alive(lost)
+
+    @on(_Lost)
+    def _forget(self, message: _Lost) -> None:
+        self._contexts.pop(message.context, None)
 
     def _note(self, one: _Open, answer: Any) -> None:
         """Keep the books of who holds which context."""

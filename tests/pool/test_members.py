@@ -80,6 +80,26 @@ def test_a_context_that_went_with_its_worker_holds_no_member(
 
 
 @pytest.mark.rule("models.unload")
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_what_a_generations_connection_hears_of_a_loss_its_owner_knows(
+    pool: Daemons, script: Scripts, wire: Open, asked_before: bool
+) -> None:
+    ref = script({"text": "one"})
+    one, apart = wire(pool(ref).socket), wire(pool.socket)
+    apart.hello(owner=one.hello()["owner"])
+    context = one.create(ref)
+    if asked_before:
+        assert apart.ask("Generate", context=context, max_tokens=9)["text"] == "one"
+    worker = members(one)[ref]["pid"]
+    assert isinstance(worker, int)
+    os.kill(worker, signal.SIGKILL)
+    lost = apart.ask("Generate", context=context, max_tokens=9)
+    assert lost["code"] in ("member_restarted", "unknown_context")
+    assert one.ask("ContextDrop", context=one.create(ref))["type"] == "Ok"
+    assert one.ask("MemberUnload", member=ref)["type"] == "Ok"
+
+
+@pytest.mark.rule("models.unload")
 def test_a_member_that_is_loading_or_unknown_is_refused(pool: Daemons, script: Scripts, wire: Open) -> None:
     ref = script()
     one, two = wire(pool().socket), wire(pool.socket)
