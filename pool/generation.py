@@ -325,6 +325,8 @@ class Turn:
                 break
         if self._drafts is not None:
             self._drafts.judge(len(drafted), right)
+        if self.done:  # told before the last of the draft was counted
+            self.done = replace(self.done, usage=replace(self.done.usage, drafted_tokens=self._right))
         self._bench.keep(self._leased.sequence, drafted, right)
 
     def _draw(self, logits: "Logits") -> None:

@@ -113,6 +113,24 @@ def last_row(engine: Any, sequence: int) -> int:
     return int(llama_cpp.llama_memory_seq_pos_max(engine._memory, sequence))
 
 
+@pytest.mark.rule("scheduler.drafts")
+@pytest.mark.parametrize("limit", [57, 120])
+def test_the_end_of_a_turn_counts_what_was_drafted_of_it(desk: Desk, limit: int) -> None:
+    """The last tokens of a value are mostly forced, and stood in the draft all the same."""
+    desk.ahead = 8
+    desk.generate(limit, constraint=JSON, sampling=p.Sampling(0.3, seed=1))
+    generation, right = desk.open(limit, constraint=JSON, sampling=p.Sampling(0.3, seed=1)), 0
+    assert isinstance(generation, Turn)
+    rows = desk.bench.shelf.tokens(generation._leased.sequence)
+    while generation.done is None:
+        before = len(rows)
+        desk.step(generation)
+        known = desk.batches[-1] - len(generation._drafted)
+        right += len(rows) - before - known
+    generation.close()
+    assert generation.done.usage.drafted_tokens == right > 0
+
+
 @pytest.mark.rule("scheduler.drafts-fit")
 @pytest.mark.parametrize("limit", [1, 2, 3, 9, 10, 11])
 def test_a_draft_stays_within_the_room_of_the_reply(engine: LlamaEngine, desk: Desk, limit: int) -> None:
