@@ -84,7 +84,7 @@ KEYS: tuple[Key, ...] = (
     _key("models.REF.cells", _count(256, 16_777_216), None, "Tokens for all of this model's contexts together. Not set: the window, and a quarter of it and 1k for each further generation of a batch, where they fit."),
     _key("models.REF.gpu_layers", _count(0, 10_000), None, "Layers of this model on the GPU. Not set: as many as fit."),
     _key("models.REF.kv_type", _one_of(*_KV_TYPES), None, "The type of the numbers in this model's KV cache. Not set: f16."),
-    _key("models.REF.batch", _count(1, 65_536), None, "Tokens of one batch."),
+    _key("models.REF.batch", _count(32, 65_536), None, "Tokens of one batch."),
     _key("models.REF.template", _text(), None, "A chat template in place of the model's own: a file (`/…`, `~/…`), or the name of one that Aerix brings."),
     _key("models.REF.thinking", _count(0, _MANY), None, "Tokens for thinking before a turn, for a model that thinks first; 0 switches it off."),
     _key("models.REF.key_env", _text(), None, "The variable that holds a server's key."),

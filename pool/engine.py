@@ -274,6 +274,10 @@ class LlamaEngine:
             raise Refused(
                 "bad_flags", f"a window of {args.window} tokens holds no turn: set {_SMALLEST} or more"
             )
+        if 0 < args.batch < _SMALL_BATCH:  # llama.cpp aborts where a batch has not a row for each sequence
+            raise Refused(
+                "bad_flags", f"a batch of {args.batch} rows is too small: set {_SMALL_BATCH} or more"
+            )
         self._leash = leash or Leash()
         planned = _plan(args, rung)
         layers = planned.gpu_layers if planned is not None else max(args.gpu_layers, 0)

@@ -309,6 +309,10 @@ def check_flags(flags: dict[str, Any]) -> dict[str, Any]:
             raise Refused(
                 "bad_flags", f"the flag {key} of a load takes {LOAD_FLAGS[key].__name__}, not {value!r:.64}"
             )
+        if key == "max_batch" and value == 0:
+            raise Refused(
+                "bad_flags", "with the flag max_batch 0 no generation would ever begin; 1 is the least"
+            )
         if isinstance(value, int) and not 0 <= value < _MOST:
             raise Refused(
                 "bad_flags", f"the flag {key} of a load takes a number below {_MOST:,}, not {value:,}"

@@ -381,6 +381,7 @@ def test_a_load_that_cannot_be_is_refused_by_name(pool: Daemons, wire: Open, tmp
         (f"scripted:{tmp_path}/bad.jsonl", {"window": "big"}, "bad_flags"),
         (f"scripted:{tmp_path}/bad.jsonl", {"window": -1}, "bad_flags"),
         (f"scripted:{tmp_path}/bad.jsonl", {"cells": 2**31}, "bad_flags"),
+        (f"scripted:{tmp_path}/bad.jsonl", {"max_batch": 0}, "bad_flags"),
         (f"scripted:{tmp_path}/bad.jsonl", {"kv_type": "q99"}, "bad_flags"),
     ]
     for ref, flags, code in wrong:

@@ -313,3 +313,11 @@ def test_a_model_without_room_is_refused_with_the_numbers(model_file: Path) -> N
 def test_a_window_that_holds_no_turn_is_refused(model_file: Path) -> None:
     with pytest.raises(Refused, match="a window of 1 tokens holds no turn: set 256 or more"):
         LlamaEngine(WorkerArgs(str(model_file), window=1), Rung("", plain_weights=True))
+
+
+@pytest.mark.rule("worker.load-failure-named")
+@pytest.mark.parametrize("batch", [1, 16, 31])
+def test_a_batch_in_which_llama_cpp_gives_up_is_refused_before(model_file: Path, batch: int) -> None:
+    with pytest.raises(Refused, match=f"a batch of {batch} rows is too small: set 32 or more") as refusal:
+        LlamaEngine(WorkerArgs(str(model_file), batch=batch), Rung("", plain_weights=True))
+    assert refusal.value.code == "bad_flags"
