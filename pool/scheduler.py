@@ -155,9 +155,10 @@ class Scheduler:
         replies = [one for one in self._running if not one.filling]
         # Beside a prompt that is read nothing is drafted: the rows would be taken from its slice.
         ahead = DRAFT.count // len(replies) if replies and len(replies) == len(self._running) else 0
-        for one in replies:
-            if room:
-                batch.append((one, one.generation.rows(min(room, REPLY_SLICE.count), ahead)))
+        for behind, one in zip(range(len(replies) - 1, -1, -1), replies, strict=True):
+            if room:  # a long stretch that is forced leaves a row to each of those behind it
+                limit = min(max(room - behind, 1), REPLY_SLICE.count)
+                batch.append((one, one.generation.rows(limit, ahead)))
                 room -= len(batch[-1][1])
         if batch:
             room = min(room, self._slice(beside=sum(len(rows) for _, rows in batch)))

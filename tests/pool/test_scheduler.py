@@ -377,6 +377,25 @@ def test_a_forced_stretch_is_no_longer_than_a_slice(scripts: Scripts, limit: Lim
     assert max(len(rows) for rows in table.bench.batches) <= max(REPLY_SLICE.count, PROMPT_SLICE.count) + 4
 
 
+@pytest.mark.rule("scheduler.batched")
+def test_a_forced_stretch_leaves_a_row_of_a_small_batch_to_everybody_else(scripts: Scripts) -> None:
+    turn = {"thought": "x" * 40, "plan": "y" * 200, "final": "z"}
+    kinds = {"thought": {"type": "string"}, "plan": {"const": turn["plan"]}, "final": {"type": "string"}}
+    schema = SCHEMA | {"properties": kinds, "required": list(kinds)}
+    lines = {"match": "forced", "turn": turn}, {"match": "free", "text": "a" * 100}
+    table = Table(scripts.engine({}, *lines, batch=8))
+    forced = table.job("forced", max_tokens=400, constraint=p.Constraint(schema=json.dumps(schema)))
+    free = [table.job(f"free {n}") for n in range(2)]
+    batches = []
+    while forced.call not in table.ended:
+        batches.append(table.step())
+    stretch = [rows for rows in batches if len(rows) == 8 and rows[-1].logits]
+    assert len(stretch) > 20, "200 tokens, six a step"
+    assert {len(sequences(rows)) for rows in stretch} == {3}
+    table.run()
+    assert [table.text(one) for one in free] == ["a" * 100] * 2
+
+
 class Guessing(ScriptedEngine):
     """A script that is drafted ahead of, as a model is: it says something behind wrong drafts too."""
 
