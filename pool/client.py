@@ -107,6 +107,8 @@ class PoolLink(Actor):
             asked.unwanted = True
             if asked.generates and asked.line is not None:
                 asked.line.send(p.Cancel(asked.id))
+                asked.answer.credit = 0  # who has given up may take no piece, and the Done is behind them
+                asked.line.hold(False)
 
     def _go_on(self) -> None:
         """Send what can be sent now; connect first where nothing is connected."""

@@ -379,6 +379,27 @@ def test_an_agent_that_does_not_listen_is_not_flooded_and_misses_nothing(
     assert most <= CHILD_CREDIT.count + 1, "what an agent has not handled must not pile up"
 
 
+@pytest.mark.rule("process.credit")
+def test_an_agent_that_gave_up_and_does_not_listen_holds_no_connection(
+    pool: Daemons, script: Scripts, client: Clients
+) -> None:
+    ref = script({"text": "a" * 20_000}, window=32_000)
+    pool(ref)
+    link, runner = client.link(max_connections=1), client.runner()
+
+    def break_off(_: object) -> None:
+        while runner.queued < CHILD_CREDIT.count - 1:
+            link.ask(p.Status(0), PATIENCE)
+        raise KeyError("what was said")
+
+    def use(context: PoolContext) -> object:
+        with pytest.raises(KeyError):
+            context.generate(25_000, on_event=break_off)
+        return context.generate(10).text
+
+    assert on_context(runner, link, ref, use) == "a" * 10
+
+
 @pytest.mark.rule("pool.shared")
 def test_two_clients_at_once_each_get_their_own(pool: Daemons, script: Scripts, client: Clients) -> None:
     ref = script({"match": "left", "text": "L" * 30}, {"match": "right", "text": "R" * 30})
