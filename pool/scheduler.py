@@ -153,8 +153,7 @@ class Scheduler:
         room = self._bench.engine.facts.batch
         batch: list[tuple[_Running, list[Row]]] = []
         replies = [one for one in self._running if not one.filling]
-        # Beside a prompt that is read nothing is drafted: the rows would be taken from its slice.
-        ahead = DRAFT.count // len(replies) if replies and len(replies) == len(self._running) else 0
+        ahead = self._ahead(len(replies))
         for behind, one in zip(range(len(replies) - 1, -1, -1), replies, strict=True):
             if room:  # a long stretch that is forced leaves a row to each of those behind it
                 limit = min(max(room - behind, 1), REPLY_SLICE.count)
@@ -167,6 +166,14 @@ class Scheduler:
                 batch.append((one, one.generation.rows(room)))
                 room -= len(batch[-1][1])
         return batch
+
+    def _ahead(self, replies: int) -> int:
+        """Rows that each of so many replies may draft: beside others a right one saves less. None beside a prompt that is
+        read, from whose slice they would be taken.
+        """
+        if replies < len(self._running):
+            return 0
+        return DRAFT.count if replies == 1 else DRAFT.count // 2
 
     def _slice(self, beside: int) -> int:
         """Rows of prompts that may join so many rows of replies: as many as the pause allows, all together whole tiles."""

@@ -60,7 +60,7 @@ def test_a_draft_stood_behind_the_same_tokens_whatever_they_are(tokens: list[int
         )
 
 
-@pytest.mark.rule("scheduler.drafts-shared")
+@pytest.mark.rule("scheduler.drafts-less")
 def test_who_was_mostly_wrong_pauses() -> None:
     drafts = Drafts(ROOM)
     drafts.extend([1] * 20)
