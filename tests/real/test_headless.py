@@ -143,7 +143,7 @@ def test_the_text_goes_on_where_it_stopped_when_the_worker_is_killed(
     assert any("asked again" in line["text"] for line in of(said, "note"))
     assert "died" not in said[-1]["reason"]
     assert done.code == CODES[said[-1]["outcome"]]
-    assert [member.restarts for member in pool_status(daemon).members] == [1]
+    assert sum(member.restarts for member in pool_status(daemon).members) == 1
 
 
 @pytest.mark.rule("headless.interrupt")
