@@ -29,7 +29,7 @@ PLAYS: dict[str, list[dict[str, Any]]] = {
         calls(call("plan", op="read")),
         final(),
     ],
-    "timeout": [calls(job(HARDY, timeout_secs=1)), final("early"), final("late")],
+    "timeout": [calls(job(HARDY, timeout_secs=3)), final("early"), final("late")],
     "last turn": [calls(job("sleep 0.3; echo slept")), final("that was it")],
     "budget": [calls(job(HARDY)), calls(call("plan", op="read"))],
     "cancelled": [calls(job(HARDY), call("bash", command="sleep 30"))],
@@ -122,7 +122,7 @@ def test_a_job_over_its_time_is_ended_with_its_tree_and_says_so(
     monkeypatch.setenv("AERIX_BOUND_BASH_TERM", "0.1")
     ran = desk("play timeout")
     assert (ran.end.outcome, ran.end.text) == ("done", "late"), ran.end.reason
-    assert texts(ran)[-1] == "[job j1 timeout after 1s]"
+    assert texts(ran)[-1] == "[job j1 timeout after 3s]"
     assert is_gone(pid_in(desk.cwd / "pid"), 10)
 
 
@@ -135,6 +135,7 @@ def test_a_final_on_the_last_turn_waits_too_and_stands(desk: Desk) -> None:
 @pytest.mark.rule("jobs.killed-at-end")
 @pytest.mark.rule("jobs.event")
 def test_jobs_that_run_when_the_agent_ends_are_killed_with_their_whole_tree(desk: Desk) -> None:
+    desk.heard = on_job(lambda: pid_in(desk.cwd / "pid"))
     ran = desk("play budget", max_turns=2)
     assert ran.end.outcome == "budget"
     assert jobs(ran.log) == [("j1", "started"), ("j1", "killed: agent ended")]
