@@ -165,12 +165,12 @@ def test_only_so_much_of_a_prompt_is_classified(desk: Desk, limit: Limit) -> Non
 def test_a_diff_that_takes_too_long_is_a_note_and_leaves_no_git_behind(
     desk: Desk, limit: Limit, slow_git: Path
 ) -> None:
-    limit("request.diff", 0.2)
+    limit("request.diff", 2)
     ran = desk("play answer")
     assert ends(ran) == ("done", 0)
     assert ran.end.diff == ""
     told = [event.text for event in ran.shown if isinstance(event, Note)]
-    why = "the first snapshot took longer than 0.2 s; --no-diff takes none"
+    why = "the first snapshot took longer than 2 s; --no-diff takes none"
     assert [note for note in told if "diff" in note] == [f"there is no diff: {why}"]
     assert is_gone(pid_in(slow_git), 0)
 
