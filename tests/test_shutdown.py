@@ -17,7 +17,7 @@ from tests.actors.bodies import PATIENCE, Puppet, Run
 from tests.actors.test_supervisor import Grove
 from tests.conftest import ROOT
 from tests.runs import Aerix, call, calls, daemon, final, play  # noqa: F401
-from tests.tools.waiting import A_SECOND, is_gone, pid_in, until
+from tests.tools.waiting import a_second, is_gone, pid_in, until
 
 STUBBORN = "trap 'echo > termed' TERM; trap '' INT; echo $$ > pid; while :; do sleep 0.05; done"
 PLAYS: dict[str, list[dict[str, Any]]] = {
@@ -77,7 +77,7 @@ def test_a_second_ctrl_c_skips_the_graces(aerix: Aerix) -> None:
     begun = monotonic()
     running.send(signal.SIGINT)
     assert running.process.wait(PATIENCE) == 130
-    assert monotonic() - begun < A_SECOND
+    assert monotonic() - begun < a_second()
     assert is_gone(pid, 30)  # its runner ends it, after the grace that it gives to commands
 
 

@@ -17,7 +17,7 @@ from aerix.pool.client import PoolSettings
 from tests.conftest import ROOT
 from tests.pool.daemons import AERIX, PATIENCE
 from tests.runs import Aerix, Finished, Running, call, calls, daemon, final, of, play, session_log  # noqa: F401
-from tests.tools.waiting import A_SECOND, is_gone, pid_in, until
+from tests.tools.waiting import a_second, is_gone, pid_in, until
 
 STUBBORN = "trap '' TERM INT; echo $$ > pid; while :; do sleep 0.05; done"
 
@@ -49,7 +49,7 @@ def cancel(running: Running, sig: signal.Signals = signal.SIGINT) -> Finished:
     running.send(sig)
     done = running.end()
     took = monotonic() - begun
-    assert took < A_SECOND, f"it took {took:.2f} s"
+    assert took < a_second(), f"it took {took:.2f} s"
     assert "Traceback" not in done.err
     return done
 
@@ -156,7 +156,7 @@ def test_a_second_signal_ends_the_program_at_once(aerix: Aerix) -> None:
     begun = monotonic()
     running.send(signal.SIGINT)
     assert running.end().code == 130
-    assert monotonic() - begun < A_SECOND
+    assert monotonic() - begun < a_second()
     assert is_gone(pid, 10)  # its runner ends it
     assert session_log()  # whole lines
 
@@ -170,7 +170,7 @@ def test_a_reader_that_takes_nothing_does_not_hold_up_a_signal(aerix: Aerix) -> 
     begun = monotonic()
     running.send(signal.SIGINT)
     assert running.process.wait(PATIENCE) == 130
-    assert monotonic() - begun < A_SECOND
+    assert monotonic() - begun < a_second()
     assert_cancelled("interrupted", 130)
 
 

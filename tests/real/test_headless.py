@@ -27,7 +27,7 @@ from tests.runs import (  # noqa: F401 - a fixture
     turns,
     worker_pid,
 )
-from tests.tools.waiting import A_SECOND, until
+from tests.tools.waiting import a_second, until
 
 CODES = {"done": 0, "budget": 2, "failed": 1, "killed": 1, "refused": 1}
 
@@ -156,7 +156,7 @@ def test_a_signal_while_the_model_loads_ends_it_within_a_second(aerix: Aerix) ->
     begun = monotonic()
     running.send(signal.SIGINT)
     done = running.end()
-    assert monotonic() - begun < A_SECOND
+    assert monotonic() - begun < a_second()
     assert (done.code, session_log()[-1]["outcome"]) == (130, "cancelled")
     assert "Apache-2.0" in done.err
     assert aerix("pool", "stop").code == 0
